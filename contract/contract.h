@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause OR Apache-2.0 */
+/*
+ * The contract between every part of smartcookie: the edge agents (XDP, P4),
+ * the server agent, the daemons and the tools.
+ *
+ * C includes this file, Go is generated from it (bpf2go -type), and nothing
+ * in it is declared a second time anywhere. cookie.md specifies the cookie
+ * that the constants below belong to.
+ *
+ * Multi-byte fields are in host byte order unless the name ends in _be.
+ */
+#ifndef SMARTCOOKIE_CONTRACT_H
+#define SMARTCOOKIE_CONTRACT_H
+
+#include <linux/types.h>
+
+/* Raised on every change that makes pinned state of an older build unusable. */
+enum contract_version { CONTRACT_VERSION = 1 };
+
+/* ---- the cookie ------------------------------------------------------- */
+
+/*
+ *  bit  31 | 30 ........... 26 | 25 ............................. 0
+ *        P |  (code + H) mod 32 |  M
+ *
+ * H is bits 30..26 and M bits 25..0 of MAC(K_e, m); P is the lowest bit of e.
+ */
+enum cookie_layout {
+	COOKIE_MAC_BITS    = 26,
+	COOKIE_CODE_BITS   = 5,
+	COOKIE_PARITY_SHIFT = 31,
+	COOKIE_MAC_MASK    = 0x03ffffff,
+	COOKIE_CODE_MASK   = 0x1f,
+	COOKIE_ISN_MASK    = 0x00ffffff, /* the bits of the client's ISN in m */
+	COOKIE_LENGTH4     = 15,         /* bytes of m, IPv4 */
+	COOKIE_LENGTH6     = 39,         /* bytes of m, IPv6 */
+};
+
+enum cookie_hash {
+	HASH_NONE       = 0, /* an empty key slot */
+	HASH_SIPHASH    = 1, /* SipHash-2-4, 128-bit key, low 32 bits of its output */
+	HASH_HALFSIPHASH = 2, /* HalfSipHash-2-4, 64-bit key, 32-bit output */
+};
+
+/* Which epochs are accepted, relative to the receiver's own epoch e. */
+enum cookie_acceptance {
+	EDGE_EPOCHS_BEHIND   = 1,
+	EDGE_EPOCHS_AHEAD    = 1,
+	SERVER_EPOCHS_BEHIND = 2,
+	SERVER_EPOCHS_AHEAD  = 1,
+};
+
+/* The low six bits of our TSval, for clients that use timestamps. */
+enum tsval_layout {
+	TSVAL_SCALE_MASK = 0x0f, /* window scale of the client, 15: none */
+	TSVAL_SCALE_NONE = 0x0f,
+	TSVAL_SACK       = 0x10,
+	TSVAL_ECN        = 0x20,
+	TSVAL_MASK       = 0x3f,
+};
+
+/* For clients without timestamps: code = class << 2 | MSS index. */
+enum option_class {
+	CLASS_PLAIN    = 0, /* neither SACK nor window scale */
+	CLASS_SACK     = 1, /* SACK, no window scale */
+	CLASS_SCALE_0  = 2, /* SACK and window scale 0 */
+	CLASS_SCALE_2  = 3,
+	CLASS_SCALE_4  = 4,
+	CLASS_SCALE_7  = 5,
+	CLASS_SCALE_8  = 6,
+	CLASS_SCALE_0_NO_SACK = 7,
+	CLASS_SHIFT    = 2,
+	CLASS_MSS_MASK = 3,
+};
+
+/* What a SYN without an MSS option means (RFC 9293 3.7.1). */
+enum mss_default { MSS_DEFAULT4 = 536, MSS_DEFAULT6 = 1220 };
+
+enum mss_tables { MSS_LONG = 32, MSS_SHORT = 4 };
+
+/* MSS values that a cookie can carry, ascending. LONG: clients with
+ * timestamps (5 bits); SHORT: clients without (2 bits). */
+#define MSS4_LONG_VALUES                                                 \
+	536, 600, 680, 768, 880, 996, 1024, 1100, 1160, 1200, 1220, 1240, \
+	1260, 1280, 1300, 1320, 1340, 1360, 1380, 1400, 1412, 1420, 1430, \
+	1440, 1452, 1460, 1960, 2948, 4056, 6000, 8860, 8960
+#define MSS6_LONG_VALUES                                                  \
+	1220, 1230, 1240, 1250, 1260, 1270, 1280, 1290, 1300, 1310, 1320, \
+	1330, 1340, 1350, 1360, 1370, 1380, 1390, 1400, 1408, 1412, 1420, \
+	1432, 1440, 1460, 1940, 2928, 4036, 5980, 8860, 8940, 8960
+#define MSS4_SHORT_VALUES 536, 1300, 1400, 1460
+#define MSS6_SHORT_VALUES 1220, 1300, 1400, 1440
+
+/* ---- keys and clock --------------------------------------------------- */
+
+/* The key of one epoch. Slot of epoch e: domain * slots + e mod slots; a slot
+ * whose epoch is another one holds no key for e. */
+struct key_slot {
+	__u64 epoch;
+	__u64 key[2];       /* SipHash k0, k1; HalfSipHash: key[0] alone */
+	__u8  hash;         /* enum cookie_hash */
+	__u8  window_scale; /* of the server, announced in the SYN-ACK */
+	__u8  pad[6];
+};
+
+/* Written by the daemon, read for every packet that needs an epoch.
+ * epoch = (coarse monotonic clock + offset_ns) / epoch_ns. */
+struct agent_clock {
+	__u64 offset_ns;      /* to real time, modulo 2^64; 0 in the host shape */
+	__u64 epoch_ns;
+	__u64 learn_until_ns; /* coarse monotonic; unknown flows pass until then */
+	__u64 pad;
+};
+
+/* In the host shape the kernel makes the epoch keys itself, by SipHash-2-4
+ * under this master key, which no daemon keeps. */
+struct master_key {
+	__u64 key[2];
+	__u32 armed;
+	__u8  window_scale;
+	__u8  pad[3];
+};
+
+/* ---- services --------------------------------------------------------- */
+
+enum service_limits {
+	SERVICE_NONE = 0, /* id of "no service"; services count from 1 */
+	SERVICES_MAX = 1024,
+	DOMAINS_MAX  = 64,
+	PORT_RANGES_MAX = 65536,
+	PREFIXES_MAX = 65536,
+};
+
+enum service_mode { MODE_OFF = 0, MODE_ALWAYS = 1 };
+
+/* What becomes of new connections when the keys have run out. */
+enum keys_end { KEYS_END_STOP = 0, KEYS_END_PASS = 1 };
+
+/* Options that a service agrees to. */
+enum service_option {
+	OPTION_TIMESTAMPS = 1,
+	OPTION_SACK       = 2,
+	OPTION_SCALE      = 4,
+	OPTION_ECN        = 8,
+};
+
+struct service {
+	__u8  mode;     /* enum service_mode */
+	__u8  keys_end; /* enum keys_end */
+	__u8  options;  /* enum service_option */
+	__u8  domain;   /* index of the key domain */
+	__u16 mss4;     /* MSS option of the SYN-ACK */
+	__u16 mss6;
+	__u16 window;   /* of the SYN-ACK, unscaled (RFC 7323 2.2) */
+	__u16 pad;
+};
+
+struct prefix4 {
+	__u32 length;
+	__u32 address_be;
+};
+
+struct prefix6 {
+	__u32 length;
+	__u32 address_be[4];
+};
+
+/* Value of a protected prefix: its ascending, disjoint ranges in port_ranges. */
+struct port_set {
+	__u32 first;
+	__u32 count;
+};
+
+struct port_range {
+	__u16 low;
+	__u16 high; /* inclusive */
+	__u16 service;
+	__u16 pad;
+};
+
+/* ---- the verified filter ---------------------------------------------- */
+
+enum filter_layout {
+	FILTER_WORDS       = 4,  /* 64-bit words per line and generation */
+	FILTER_BITS        = 8,  /* bits per flow, two in each word */
+	FILTER_GENERATIONS = 2,
+};
+
+/* Both generations of a block share one cache line: one miss per lookup. */
+struct filter_line {
+	__u64 word[FILTER_GENERATIONS][FILTER_WORDS];
+};
+
+/* ---- the server's memory ---------------------------------------------- */
+
+/* A connection by its first byte: 4-tuple and initial sequence number of the
+ * client. IPv4 addresses are written as IPv4-mapped ones. */
+struct connection {
+	__u32 client_be[4];
+	__u32 server_be[4];
+	__u16 client_port_be;
+	__u16 server_port_be;
+	__u32 client_isn;
+};
+
+struct connection_note {
+	__u64 at_ns; /* coarse monotonic */
+	__u32 what;  /* enum connection_event */
+	__u32 pad;
+};
+
+enum connection_event {
+	CONNECTION_ESTABLISHED = 1, /* the server's kernel has it, or had it */
+	CONNECTION_REQUEUED    = 2, /* its first packet has displaced an old socket */
+};
+
+/* ---- verdicts ---------------------------------------------------------
+ * Every packet that meets a program ends in exactly one of these. Names say
+ * what became of it: PASS, ANSWER, SETUP, DROP.
+ */
+enum verdict {
+	/* both halves */
+	VERDICT_PASS_OTHER = 0,        /* not for a protected service: untouched */
+	VERDICT_PASS_OFF,              /* the service is off */
+	VERDICT_DROP_FRAGMENT,         /* TCP fragment to a protected prefix */
+	VERDICT_DROP_UNPARSABLE,       /* TCP or its headers beyond our bounds */
+	VERDICT_DROP_VLAN_DEPTH,       /* more than two VLAN tags */
+	VERDICT_DROP_FLAGS_NULL,       /* no flag at all */
+	VERDICT_DROP_FLAGS_SYN_FIN,
+	VERDICT_DROP_FLAGS_SYN_RST,
+	VERDICT_DROP_FLAGS_XMAS,       /* FIN, PSH and URG */
+	VERDICT_DROP_FLAGS_OTHER,      /* any other illegal set */
+	VERDICT_DROP_BAD_COOKIE,
+	VERDICT_DROP_NO_KEY,           /* keys have run out, the service stops */
+
+	/* edge */
+	VERDICT_ANSWER_SYN,            /* SYN-ACK with a cookie */
+	VERDICT_PASS_VERIFIED,         /* in the verified filter */
+	VERDICT_PASS_COOKIE,           /* valid cookie, now in the filter */
+	VERDICT_PASS_LEARNING,         /* unknown, but still learning */
+	VERDICT_PASS_SOCKET,           /* host shape: the kernel knows the flow */
+	VERDICT_PASS_NO_KEY,           /* keys have run out, the service passes */
+	VERDICT_PASS_INSIDE,           /* from a server */
+	VERDICT_DROP_UNVERIFIED_RST,
+	VERDICT_DROP_UNVERIFIED_SYNACK,
+	VERDICT_DROP_BAD_SOURCE,       /* SYN from an address that cannot be answered */
+	VERDICT_DROP_NO_ROOM,          /* the SYN-ACK does not fit the frame */
+	VERDICT_DROP_UNROUTABLE,       /* no route forward */
+
+	/* server */
+	VERDICT_SETUP,                 /* connection made from the cookie */
+	VERDICT_SETUP_OVER_TIMEWAIT,   /* the same, once the old socket is gone */
+	VERDICT_SETUP_OVER_STALE,
+	VERDICT_PASS_SYN,
+	VERDICT_PASS_CONNECTION,       /* the kernel has a socket for it */
+	VERDICT_PASS_REPEATED,         /* setup packet of a live connection, again */
+	VERDICT_PASS_KERNEL_COOKIE,    /* the kernel's own SYN cookie */
+	VERDICT_PASS_CLOSED_PORT,      /* valid cookie, no listener: the kernel answers */
+	VERDICT_PASS_NO_ACK,           /* RST: harmless without a connection */
+	VERDICT_DROP_STRICT_SYN,       /* SYN that did not pass the edge */
+	VERDICT_DROP_REPLAYED,         /* setup packet of a closed connection */
+	VERDICT_DROP_STUBBORN_SOCKET,  /* the old socket outlived its reset */
+	VERDICT_DROP_ACCEPT_QUEUE,     /* the listener's queue is full */
+	VERDICT_DROP_REFUSED,          /* the kernel refused the setup */
+
+	VERDICT_COUNT,
+	VERDICT_STRIDE = 64,           /* counters: service * stride + verdict */
+};
+
+/* Frames that the driver or the redirect lost after their verdict. */
+enum transmit_failure {
+	TRANSMIT_EXCEPTION = 0, /* the driver refused a verdict */
+	TRANSMIT_REDIRECT,      /* the redirect had no valid target */
+	TRANSMIT_BULK_TX,       /* XDP_TX queue overran */
+	TRANSMIT_DEVMAP,        /* target device dropped */
+	TRANSMIT_COUNT,
+};
+
+_Static_assert(sizeof(struct key_slot) == 32, "key_slot");
+_Static_assert(sizeof(struct agent_clock) == 32, "agent_clock");
+_Static_assert(sizeof(struct service) == 12, "service");
+_Static_assert(sizeof(struct prefix6) == 20, "prefix6");
+_Static_assert(sizeof(struct port_range) == 8, "port_range");
+_Static_assert(sizeof(struct filter_line) == 64, "filter_line: one cache line");
+_Static_assert(sizeof(struct connection) == 40, "connection");
+_Static_assert(VERDICT_COUNT <= VERDICT_STRIDE, "verdicts fit their stride");
+
+#endif

@@ -1,0 +1,3 @@
+module smartcookie
+
+go 1.26.0
