@@ -184,11 +184,18 @@ enum filter_layout {
 	FILTER_WORDS       = 4,  /* 64-bit words per line and generation */
 	FILTER_BITS        = 8,  /* bits per flow, two in each word */
 	FILTER_GENERATIONS = 2,
+	FILTER_KEYS        = 10, /* words of the key of each half of the hash */
+	FILTER_SHIFT_MAX   = 24, /* 2^24 lines: what the hash can tell apart */
 };
 
 /* Both generations of a block share one cache line: one miss per lookup. */
 struct filter_line {
 	__u64 word[FILTER_GENERATIONS][FILTER_WORDS];
+};
+
+struct filter_state {
+	__u64 key[2][FILTER_KEYS]; /* random per agent */
+	__u64 swept;               /* lines swept since the filter began */
 };
 
 /* ---- the server's memory ---------------------------------------------- */
@@ -249,18 +256,17 @@ enum verdict {
 
 	/* server */
 	VERDICT_SETUP,                 /* connection made from the cookie */
-	VERDICT_SETUP_OVER_TIMEWAIT,   /* the same, once the old socket is gone */
-	VERDICT_SETUP_OVER_STALE,
+	VERDICT_REQUEUE_TIMEWAIT,      /* turned into a reset of the old socket; */
+	VERDICT_REQUEUE_STALE,         /* its copy comes again and sets up */
 	VERDICT_PASS_SYN,
 	VERDICT_PASS_CONNECTION,       /* the kernel has a socket for it */
 	VERDICT_PASS_REPEATED,         /* setup packet of a live connection, again */
 	VERDICT_PASS_KERNEL_COOKIE,    /* the kernel's own SYN cookie */
 	VERDICT_PASS_CLOSED_PORT,      /* valid cookie, no listener: the kernel answers */
-	VERDICT_PASS_NO_ACK,           /* RST: harmless without a connection */
+	VERDICT_PASS_RST,              /* harmless without a connection */
 	VERDICT_DROP_STRICT_SYN,       /* SYN that did not pass the edge */
-	VERDICT_DROP_REPLAYED,         /* setup packet of a closed connection */
+	VERDICT_PASS_REPLAYED,         /* setup packet of a closed connection: RST */
 	VERDICT_DROP_STUBBORN_SOCKET,  /* the old socket outlived its reset */
-	VERDICT_DROP_ACCEPT_QUEUE,     /* the listener's queue is full */
 	VERDICT_DROP_REFUSED,          /* the kernel refused the setup */
 
 	VERDICT_COUNT,

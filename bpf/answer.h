@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* A SYN becomes the SYN-ACK; an ACK shows whether its sender got one. */
+#ifndef SMARTCOOKIE_ANSWER_H
+#define SMARTCOOKIE_ANSWER_H
+
+#include "epoch.h"
+#include "forward.h"
+#include "lib/synack.h"
+#include "service.h"
+
+enum { TSVAL_SHIFT_NS = 20 }; /* TSval ticks every 2^20 ns */
+
+INLINE u32 tsval_make(const struct moment *now, const struct tcp_options *o)
+{
+	return ((u32)(now->clock_ns >> TSVAL_SHIFT_NS) & ~(u32)TSVAL_MASK) | options_tsval(o);
+}
+
+INLINE void answer_options(struct xdp_md *ctx, const struct packet *p,
+			   const struct service *service, struct tcp_options *o)
+{
+	const void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	const u8 *at = packet_at_transport(data, p) + TCP_LENGTH;
+
+	options_read(at, end, p->tcp_length - TCP_LENGTH, o);
+	o->ecn = (p->flags & (TCP_ECE | TCP_CWR)) == (TCP_ECE | TCP_CWR);
+	options_limit(o, service->options);
+}
+
+INLINE void swap_addresses(u16 *mac)
+{
+	for (int i = 0; i < 3; i++) {
+		u16 other = mac[i];
+
+		mac[i] = mac[3 + i];
+		mac[3 + i] = other;
+	}
+}
+
+/* Fits the frame to the answer and writes it; the VLAN tags stay. */
+INLINE bool answer_write(struct xdp_md *ctx, const struct packet *p, const struct tcp_options *o,
+			 const struct synack *s)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	u32 want = p->network + synack_length(p, o);
+	s32 delta = (s32)want - (s32)bpf_xdp_get_buff_len(ctx);
+
+	if (delta && bpf_xdp_adjust_tail(ctx, delta))
+		return false;
+	data = (void *)(long)ctx->data;
+	end = (void *)(long)ctx->data_end;
+	if (data + ETHERNET_LENGTH > end)
+		return false;
+	swap_addresses(data);
+	return synack_write(packet_at_network(data, p), end, p, o, s);
+}
+
+INLINE int answer(struct xdp_md *ctx, const struct packet *p, const struct service *service,
+		  u32 id, const struct moment *now)
+{
+	const struct key_slot *slot = key_of(service->domain, now->epoch);
+	struct tcp_options o;
+
+	if (!slot) /* the service says whether to fail open or closed */
+		return service->keys_end == KEYS_END_PASS ?
+			       pass(ctx, p, id, VERDICT_PASS_NO_KEY) :
+			       drop(id, VERDICT_DROP_NO_KEY);
+	if (source_is_bad(&p->flow))
+		return drop(id, VERDICT_DROP_BAD_SOURCE);
+	answer_options(ctx, p, service, &o);
+	struct synack s = {
+		.cookie = cookie_make(slot, &p->flow, p->seq, options_code(&o, p->flow.v6)),
+		.tsval = tsval_make(now, &o),
+		.mss = p->flow.v6 ? service->mss6 : service->mss4,
+		.window = service->window,
+		.scale = slot->window_scale,
+	};
+	if (!answer_write(ctx, p, &o, &s))
+		return drop(id, VERDICT_DROP_NO_ROOM);
+	count(id, VERDICT_ANSWER_SYN);
+	return XDP_TX;
+}
+
+INLINE bool cookie_admits(const struct packet *p, const struct service *service,
+			  const struct moment *now)
+{
+	u32 code;
+
+	return flags_acknowledge(p->flags) &&
+	       cookie_find(&p->flow, p->seq - 1, p->ack - 1, now, service->domain, false, &code);
+}
+
+/* Host shape: what the filter does not know, the kernel may: a connection
+ * that is older than we are, idle for long, or opened from here. */
+INLINE bool socket_exists(struct xdp_md *ctx, const struct packet *p)
+{
+	struct bpf_sock_tuple tuple = {};
+	u32 size = flow_tuple(&p->flow, &tuple);
+	struct bpf_sock *sk = bpf_skc_lookup_tcp(ctx, &tuple, size, NETNS_OF_DEVICE, 0);
+	bool exists = sk && sk->state != BPF_TCP_LISTEN;
+
+	if (sk)
+		bpf_sk_release(sk);
+	return exists;
+}
+
+/* Why a packet that is neither verified nor valid is lost. */
+INLINE enum verdict unverified_verdict(const struct packet *p, const struct service *service,
+				       const struct moment *now)
+{
+	if (p->flags & TCP_RST)
+		return VERDICT_DROP_UNVERIFIED_RST;
+	if (p->flags & TCP_SYN)
+		return VERDICT_DROP_UNVERIFIED_SYNACK;
+	return key_of(service->domain, now->epoch) ? VERDICT_DROP_BAD_COOKIE : VERDICT_DROP_NO_KEY;
+}
+
+#endif

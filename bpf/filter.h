@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The verified filter: a keyed, blocked Bloom filter in two generations.
+ *
+ * A flow's block is one line of 64 bytes, four words for each generation, and
+ * it has one bit in every half of a word. A sweep goes over the lines once per
+ * generation: at each line it empties the older generation, which becomes the
+ * current one. So a flow stays for one to two generations after it was last
+ * added, nothing happens all at once, and no daemon is needed.
+ */
+#ifndef SMARTCOOKIE_FILTER_H
+#define SMARTCOOKIE_FILTER_H
+
+#include "lib/flow.h"
+#include "maps.h"
+
+/* A power of two; set when loading. Mapped, hence aligned to cache lines. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct filter_line);
+} filter_lines SEC(".maps");
+
+const volatile u32 filter_shift = 0; /* log2 of the lines */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct filter_state);
+} filter SEC(".maps");
+
+/* Where a flow's bits are. */
+struct filter_spot {
+	struct filter_line *line;
+	u64 hash;
+	u32 current; /* the line's current generation */
+};
+
+/*
+ * Multilinear hashing, strongly universal in its high 32 bits (Lemire, Kaser:
+ * "Strongly universal string hashing is fast"): whatever two flows somebody
+ * chooses, they share a hash for one key in 2^32. The key is random per agent
+ * and the hash is never seen, so that is all that is asked of it; a SipHash
+ * would cost 12 ns more on every packet of every flow.
+ */
+INLINE u64 filter_hash_half(const u64 *key, const struct flow *f)
+{
+	u64 sum = key[0] + key[1] * f->source[0] + key[2] * f->destination[0] + key[3] * f->ports;
+
+	if (f->v6) {
+		for (int i = 1; i < 4; i++)
+			sum += key[3 + i] * f->source[i] + key[6 + i] * f->destination[i];
+	}
+	return sum >> 32;
+}
+
+INLINE u64 filter_hash(const struct filter_state *s, const struct flow *f)
+{
+	return filter_hash_half(s->key[0], f) << 32 | filter_hash_half(s->key[1], f);
+}
+
+/* The generation that is current in a line, after `swept` lines in all. */
+INLINE u32 filter_generation(u64 swept, u32 line)
+{
+	u32 lines = 1U << filter_shift;
+
+	return (u32)((swept + lines - 1 - line) >> filter_shift) & 1;
+}
+
+/* Eight indices of five bits in the hash: one bit in each half of each word.
+ * The line's index is in bits that they do not use. */
+INLINE u64 filter_word(u64 hash, u32 i)
+{
+	u64 pair = hash >> (10 * i);
+
+	return 1ULL << (pair & 31) | (1ULL << 32) << (pair >> 5 & 31);
+}
+
+INLINE bool filter_spot(const struct flow *f, struct filter_spot *spot)
+{
+	u32 zero = 0;
+	const struct filter_state *state = bpf_map_lookup_elem(&filter, &zero);
+
+	if (!state)
+		return false;
+	spot->hash = filter_hash(state, f);
+	u32 index = (u32)(spot->hash >> 40) & ((1U << filter_shift) - 1);
+	spot->line = bpf_map_lookup_elem(&filter_lines, &index);
+	spot->current = filter_generation(state->swept, index);
+	return spot->line;
+}
+
+INLINE bool filter_in(const struct filter_spot *spot, u32 generation)
+{
+	const u64 *word = spot->line->word[generation & 1];
+
+	for (u32 i = 0; i < FILTER_WORDS; i++) {
+		u64 bits = filter_word(spot->hash, i);
+
+		if ((word[i] & bits) != bits)
+			return false;
+	}
+	return true;
+}
+
+INLINE bool filter_has(const struct flow *f)
+{
+	struct filter_spot spot;
+
+	if (!filter_spot(f, &spot))
+		return false;
+	return filter_in(&spot, spot.current) || filter_in(&spot, spot.current ^ 1);
+}
+
+/* True: the flow is in the current generation, there is nothing to refresh. */
+INLINE bool filter_fresh(const struct flow *f)
+{
+	struct filter_spot spot;
+
+	return filter_spot(f, &spot) && filter_in(&spot, spot.current);
+}
+
+/* Several CPUs add at once: hence atomic. What another CPU sweeps meanwhile
+ * was cleared before it became current, so nothing added is lost. */
+INLINE void filter_add(const struct flow *f)
+{
+	struct filter_spot spot;
+
+	if (!filter_spot(f, &spot))
+		return;
+	u64 *word = spot.line->word[spot.current & 1];
+	for (u32 i = 0; i < FILTER_WORDS; i++)
+		__sync_fetch_and_or(&word[i], filter_word(spot.hash, i));
+}
+
+#endif

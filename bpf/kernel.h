@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The few fields of the kernel's sockets that the server agent reads, found in
+ * the running kernel's BTF when the program is loaded (CO-RE), and the kfunc
+ * that makes a connection from a cookie.
+ */
+#ifndef SMARTCOOKIE_KERNEL_H
+#define SMARTCOOKIE_KERNEL_H
+
+#include "lib/types.h"
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct net {
+	u64 net_cookie;
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct in6_addr {
+	union {
+		u32 u6_addr32[4];
+	} in6_u;
+};
+
+struct sock_common {
+	u32 skc_daddr;
+	u32 skc_rcv_saddr;
+	u16 skc_dport;
+	u16 skc_num;
+	unsigned short skc_family;
+	volatile unsigned char skc_state;
+	possible_net_t skc_net;
+	struct in6_addr skc_v6_daddr;
+	struct in6_addr skc_v6_rcv_saddr;
+	u32 skc_tw_rcv_nxt;
+};
+
+struct sock {
+	struct sock_common __sk_common;
+};
+
+struct tcp_sock {
+	u32 rcv_nxt;
+	u32 rcv_wnd;
+	u32 snd_una;
+	u32 snd_nxt;
+	u32 max_window;
+	u64 bytes_received;
+	u64 bytes_acked;
+};
+
+struct inet_timewait_sock {
+	struct sock_common __tw_common;
+};
+
+struct tcp_timewait_sock {
+	struct inet_timewait_sock tw_sk;
+};
+
+struct tcp_request_sock {
+	u32 rcv_isn;
+	u32 snt_isn;
+	u32 rcv_nxt;
+};
+
+#pragma clang attribute pop
+
+/* Linux 6.9, include/net/tcp.h: the kernel's own layout, passed by value. */
+struct bpf_tcp_req_attrs {
+	u32 rcv_tsval;
+	u32 rcv_tsecr;
+	u16 mss;
+	u8 rcv_wscale;
+	u8 snd_wscale;
+	u8 ecn_ok;
+	u8 wscale_ok;
+	u8 sack_ok;
+	u8 tstamp_ok;
+	u8 usec_ts_ok;
+	u8 reserved[3];
+};
+
+extern int bpf_sk_assign_tcp_reqsk(struct __sk_buff *skb, struct sock *sk,
+				   struct bpf_tcp_req_attrs *attrs, int attrs__sz) __ksym;
+
+#endif

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The SYN cookie of contract/cookie.md:
+ *
+ *  bit  31 | 30 ........... 26 | 25 ............................. 0
+ *        P |  (code + H) mod 32 |  M
+ */
+#ifndef SMARTCOOKIE_COOKIE_H
+#define SMARTCOOKIE_COOKIE_H
+
+#include "flow.h"
+#include "siphash.h"
+
+INLINE u32 cookie_last_word(u32 length, u32 isn)
+{
+	return length << 24 | (isn & COOKIE_ISN_MASK);
+}
+
+INLINE u64 join(u32 low, u32 high)
+{
+	return (u64)high << 32 | low;
+}
+
+INLINE u32 cookie_mac_siphash(const u64 key[2], const struct flow *f, u32 isn)
+{
+	struct siphash s = siphash_start(key);
+
+	if (f->v6) {
+		siphash_word(&s, join(f->source[0], f->source[1]));
+		siphash_word(&s, join(f->source[2], f->source[3]));
+		siphash_word(&s, join(f->destination[0], f->destination[1]));
+		siphash_word(&s, join(f->destination[2], f->destination[3]));
+		siphash_word(&s, join(f->ports, cookie_last_word(COOKIE_LENGTH6, isn)));
+	} else {
+		siphash_word(&s, join(f->source[0], f->destination[0]));
+		siphash_word(&s, join(f->ports, cookie_last_word(COOKIE_LENGTH4, isn)));
+	}
+	return (u32)siphash_end(&s);
+}
+
+INLINE u32 cookie_mac_halfsiphash(u64 key, const struct flow *f, u32 isn)
+{
+	struct halfsiphash s = halfsiphash_start(key);
+
+	halfsiphash_word(&s, f->source[0]);
+	if (f->v6) {
+		for (int i = 1; i < 4; i++)
+			halfsiphash_word(&s, f->source[i]);
+	}
+	halfsiphash_word(&s, f->destination[0]);
+	if (f->v6) {
+		for (int i = 1; i < 4; i++)
+			halfsiphash_word(&s, f->destination[i]);
+	}
+	halfsiphash_word(&s, f->ports);
+	halfsiphash_word(&s, cookie_last_word(f->v6 ? COOKIE_LENGTH6 : COOKIE_LENGTH4, isn));
+	return halfsiphash_end(&s);
+}
+
+NOINLINE u32 cookie_mac(const struct key_slot *slot, const struct flow *f, u32 isn)
+{
+	if (slot->hash == HASH_HALFSIPHASH)
+		return cookie_mac_halfsiphash(slot->key[0], f, isn);
+	return cookie_mac_siphash(slot->key, f, isn);
+}
+
+INLINE u32 cookie_make(const struct key_slot *slot, const struct flow *f, u32 isn, u32 code)
+{
+	u32 mac = cookie_mac(slot, f, isn);
+	u32 field = (code + (mac >> COOKIE_MAC_BITS)) & COOKIE_CODE_MASK;
+
+	return (u32)(slot->epoch & 1) << COOKIE_PARITY_SHIFT |
+	       field << COOKIE_MAC_BITS | (mac & COOKIE_MAC_MASK);
+}
+
+/* The parity must have selected the slot already. Sets *code if valid. */
+INLINE bool cookie_check(const struct key_slot *slot, const struct flow *f, u32 isn, u32 cookie,
+			 u32 *code)
+{
+	u32 mac = cookie_mac(slot, f, isn);
+
+	if ((mac ^ cookie) & COOKIE_MAC_MASK)
+		return false;
+	*code = ((cookie >> COOKIE_MAC_BITS) - (mac >> COOKIE_MAC_BITS)) & COOKIE_CODE_MASK;
+	return true;
+}
+
+INLINE u32 cookie_parity(u32 cookie)
+{
+	return cookie >> COOKIE_PARITY_SHIFT;
+}
+
+#endif

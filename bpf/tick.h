@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What must go on when no daemon runs: the sweep of the filter and, in the
+ * host shape, the keys of the coming epochs. One kernel timer does both.
+ */
+#ifndef SMARTCOOKIE_TICK_H
+#define SMARTCOOKIE_TICK_H
+
+#include "epoch.h"
+#include "filter.h"
+
+enum {
+	TICK_NS        = 10 * 1000 * 1000,
+	SWEEP_MAX      = 1 << 14, /* lines per tick */
+	EPOCHS_PREPARED = 3,      /* the host shape: this one and two more */
+	CLOCK_MONOTONIC = 1,
+};
+
+struct ticking {
+	struct bpf_timer timer;
+	u64 from_ns; /* when the sweep began, and how many lines it had then */
+	u64 from_swept;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct ticking);
+} ticker SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct master_key);
+} master SEC(".maps");
+
+const volatile u64 sweep_line_ns = 1; /* generation / lines */
+
+struct sweep {
+	struct filter_state *state;
+	u64 until;
+};
+
+static long sweep_step(u32 i, struct sweep *s)
+{
+	u64 swept = s->state->swept;
+	u32 index = (u32)swept & ((1U << filter_shift) - 1);
+	struct filter_line *line = bpf_map_lookup_elem(&filter_lines, &index);
+
+	(void)i;
+	if (!line || (s64)(s->until - swept) <= 0)
+		return 1;
+	u64 *word = line->word[((swept >> filter_shift) + 1) & 1];
+	for (u32 w = 0; w < FILTER_WORDS; w++)
+		word[w] = 0;
+	__sync_fetch_and_add(&s->state->swept, 1); /* full barrier: empty, then current */
+	return 0;
+}
+
+INLINE void sweep(const struct ticking *t, u64 now_ns)
+{
+	u32 zero = 0;
+	struct sweep s = { .state = bpf_map_lookup_elem(&filter, &zero) };
+
+	if (!s.state)
+		return;
+	s.until = t->from_swept + (now_ns - t->from_ns) / sweep_line_ns;
+	bpf_loop(SWEEP_MAX, sweep_step, &s, 0);
+}
+
+/* K_e of the host shape: two SipHash-2-4 of the epoch under the master key. */
+INLINE u64 host_key_half(const u64 master[2], u64 epoch, u64 half)
+{
+	struct siphash s = siphash_start(master);
+
+	siphash_word(&s, epoch);
+	siphash_word(&s, half);
+	return siphash_end(&s);
+}
+
+INLINE void host_key_prepare(const struct master_key *master, u64 epoch)
+{
+	struct key_slot *slot = key_slot_of(0, epoch);
+
+	if (!slot || (slot->epoch == epoch && slot->hash != HASH_NONE))
+		return;
+	slot->hash = HASH_NONE;
+	slot->key[0] = host_key_half(master->key, epoch, 0);
+	slot->key[1] = host_key_half(master->key, epoch, 1);
+	slot->window_scale = master->window_scale;
+	slot->epoch = epoch;
+	__sync_fetch_and_add(&slot->epoch, 0); /* full barrier: whole, then valid */
+	slot->hash = HASH_SIPHASH;
+}
+
+INLINE void host_keys(u64 now_ns)
+{
+	u32 zero = 0;
+	const struct master_key *m = bpf_map_lookup_elem(&master, &zero);
+
+	if (!m || !m->armed)
+		return;
+	u64 epoch = moment_at(now_ns).epoch;
+	for (u32 i = 0; i < EPOCHS_PREPARED; i++)
+		host_key_prepare(m, epoch + i);
+}
+
+static int tick(void *map, u32 *key, struct ticking *t)
+{
+	u64 now_ns = bpf_ktime_get_ns();
+
+	(void)map;
+	(void)key;
+	sweep(t, now_ns);
+	host_keys(now_ns);
+	bpf_timer_start(&t->timer, TICK_NS, 0);
+	return 0;
+}
+
+/* Run once by the loader. -EBUSY: the timer of an earlier daemon still runs
+ * an older program's tick and is given ours. */
+SEC("syscall")
+int tick_start(void *ctx)
+{
+	u32 zero = 0;
+	struct ticking *t = bpf_map_lookup_elem(&ticker, &zero);
+	const struct filter_state *state = bpf_map_lookup_elem(&filter, &zero);
+
+	(void)ctx;
+	if (!t || !state)
+		return -1;
+	t->from_ns = bpf_ktime_get_ns();
+	t->from_swept = state->swept;
+	bpf_timer_init(&t->timer, &ticker, CLOCK_MONOTONIC);
+	if (bpf_timer_set_callback(&t->timer, tick))
+		return -2;
+	host_keys(t->from_ns);
+	return (int)bpf_timer_start(&t->timer, 0, 0);
+}
+
+#endif

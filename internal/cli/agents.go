@@ -1,0 +1,182 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/signal"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"smartcookie/internal/config"
+	"smartcookie/internal/dataplane"
+	"smartcookie/internal/edge"
+	"smartcookie/internal/host"
+	"smartcookie/internal/policy"
+	"smartcookie/internal/server"
+	"smartcookie/internal/upkeep"
+)
+
+func (env *environment) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(env.stderr, nil))
+}
+
+func pinsFlag(cmd *cobra.Command, pins *string) {
+	cmd.Flags().StringVar(pins, "pin", dataplane.DefaultPins, "`directory` in the BPF file system that keeps the agent's state")
+}
+
+// needRoot says in one line what would otherwise fail in many ways.
+func needRoot() error {
+	if os.Geteuid() != 0 {
+		return errors.New("this needs root: it loads programs into the kernel")
+	}
+	return nil
+}
+
+func newEdgeCommand(env *environment) *cobra.Command {
+	var file, pins string
+	cmd := &cobra.Command{
+		Use:   "edge -c FILE",
+		Short: "Answer SYNs for the services behind this box",
+		Long: "Runs the edge agent: it answers every SYN to a protected service with a cookie, keeps no state per flow\n" +
+			"and lets only proven flows through. The protection outlives the daemon; `smartcookie detach` ends it.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := needRoot(); err != nil {
+				return err
+			}
+			if file == "" {
+				return usageErrorf("%s: give -c FILE", cmd.CommandPath())
+			}
+			c, err := config.ReadEdge(file)
+			if err != nil {
+				return err
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, unix.SIGTERM)
+			defer stop()
+			return edge.Run(ctx, c, edge.Options{Pins: pins, Log: env.logger(), Clocks: upkeep.SystemClocks})
+		},
+	}
+	configFlag(cmd, &file)
+	pinsFlag(cmd, &pins)
+	return cmd
+}
+
+func configFlag(cmd *cobra.Command, file *string) {
+	cmd.Flags().StringVarP(file, "config", "c", "", "configuration `file`")
+}
+
+func newServerCommand(env *environment) *cobra.Command {
+	var file, pins string
+	cmd := &cobra.Command{
+		Use:   "server -c FILE",
+		Short: "Make the connections of proven clients on this host",
+		Long: "Runs the server agent: a proven client's first packet becomes a connection in this host's kernel.\n" +
+			"The agent outlives the daemon; `smartcookie detach` ends it.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := needRoot(); err != nil {
+				return err
+			}
+			if file == "" {
+				return usageErrorf("%s: give -c FILE", cmd.CommandPath())
+			}
+			c, err := config.ReadServer(file)
+			if err != nil {
+				return err
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, unix.SIGTERM)
+			defer stop()
+			return server.Run(ctx, c, server.Options{Pins: pins, Log: env.logger(), Clocks: upkeep.SystemClocks})
+		},
+	}
+	configFlag(cmd, &file)
+	pinsFlag(cmd, &pins)
+	return cmd
+}
+
+func newHostCommand(env *environment) *cobra.Command {
+	var pins, ports string
+	var generic bool
+	var confirm time.Duration
+	cmd := &cobra.Command{
+		Use:   "host IFACE --ports 22,443",
+		Short: "Protect this one server: both halves on one interface",
+		Long: "Protects TCP ports of this host against SYN floods on one interface. Its key is random and known to this\n" +
+			"kernel alone. Live connections go on. The protection outlives the daemon; `smartcookie detach` ends it.",
+		Example: "  smartcookie host eth0 --ports 22,443 --confirm 60s",
+		Args:    exactArgs("IFACE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if ports == "" {
+				return usageErrorf("%s: give --ports, such as --ports 22,443", cmd.CommandPath())
+			}
+			c, err := hostConfig(args[0], ports)
+			if err != nil {
+				return err
+			}
+			if err := needRoot(); err != nil {
+				return err
+			}
+			c.Generic, c.Confirm = generic, confirm
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, unix.SIGTERM, unix.SIGHUP)
+			defer stop()
+			return host.Run(ctx, c, host.Options{Pins: pins, Log: env.logger(), Input: env.stdin})
+		},
+	}
+	cmd.Flags().StringVar(&ports, "ports", "", "`ports` and ranges to protect, such as 22,443,8000-8099")
+	cmd.Flags().BoolVar(&generic, "generic", false, "use XDP in the kernel's stack, where the driver has none (much slower)")
+	cmd.Flags().DurationVar(&confirm, "confirm", 0, "take everything off again unless Enter is pressed within this `time`")
+	pinsFlag(cmd, &pins)
+	return cmd
+}
+
+func hostConfig(name, ports string) (host.Config, error) {
+	device, err := net.InterfaceByName(name)
+	if err != nil {
+		return host.Config{}, usageErrorf("no interface %q on this host", name)
+	}
+	c := host.Config{Interface: *device}
+	for _, value := range strings.Split(ports, ",") {
+		r, err := config.ParsePorts(value)
+		if err != nil {
+			return host.Config{}, usageErrorf("--ports: %w", err)
+		}
+		c.Ports = append(c.Ports, r)
+	}
+	everywhere := []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0)}
+	if _, err := policy.Compile([]policy.Service{{Prefixes: everywhere, Ports: c.Ports}}); err != nil {
+		return host.Config{}, usageErrorf("--ports: a port is listed twice")
+	}
+	return c, nil
+}
+
+func newDetachCommand(env *environment) *cobra.Command {
+	var pins string
+	cmd := &cobra.Command{
+		Use:   "detach",
+		Short: "Take every agent off its interfaces and forget its state",
+		Long:  "Ends the protection, whether a daemon runs or not. A running daemon notices and ends.",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if err := needRoot(); err != nil {
+				return err
+			}
+			detached, err := dataplane.Detach(pins)
+			for _, name := range detached {
+				fmt.Fprintln(env.stdout, "detached", name)
+			}
+			if err == nil && len(detached) == 0 {
+				fmt.Fprintf(env.stdout, "nothing is attached (looked at %s)\n", pins)
+			}
+			return err
+		},
+	}
+	pinsFlag(cmd, &pins)
+	return cmd
+}

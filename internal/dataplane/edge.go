@@ -1,0 +1,378 @@
+package dataplane
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"smartcookie/internal/policy"
+)
+
+// Interface is a network device of the current network namespace.
+type Interface struct {
+	Name  string
+	Index int
+	NoMAC bool // a device without Ethernet headers: a tunnel
+}
+
+// EdgeConfig is what an edge's programs are built for.
+type EdgeConfig struct {
+	Services []policy.Service
+	Table    *policy.Table
+	Domains  []string // names by index
+	Epochs   uint64   // epochs ahead for which there shall be room
+
+	Outside, Inside []Interface
+	Forward         Forwarding
+	Generic         bool // XDP in the kernel's stack instead of the driver
+
+	Flows      int           // that the filter is made for
+	Generation time.Duration // of the filter
+}
+
+// Edge is a loaded edge agent.
+type Edge struct {
+	tables
+	objects edgeObjects
+	config  EdgeConfig
+	links   map[string]link.Link
+	adopted bool
+}
+
+// filterGroup is the state of the filter, of use only together.
+var filterGroup = []string{"filter_lines", "filter", "ticker"}
+
+// hostGroup is the state of the host shape's keys.
+var hostGroup = []string{"keys", "master"}
+
+// FilterLines returns how many lines hold so many flows with at most one false
+// positive in 10,000: 33.5 bits for each flow and generation. At the power of
+// two above, up to twice as many.
+func FilterLines(flows int) uint32 {
+	lines := uint32(1024)
+	for uint64(lines)*8 < uint64(flows) && lines < 1<<24 {
+		lines *= 2
+	}
+	return lines
+}
+
+// LoadEdge loads the programs. With pins, state that an earlier daemon left is
+// taken over where it fits; without, everything ends with this process.
+func LoadEdge(pins *Pins, c EdgeConfig) (*Edge, error) {
+	spec, err := loadEdge()
+	if err != nil {
+		return nil, fmt.Errorf("read embedded object: %w", err)
+	}
+	e := &Edge{config: c, links: make(map[string]link.Link)}
+	e.slots = slotsFor(c.Epochs)
+	if err := e.shape(spec); err != nil {
+		return nil, err
+	}
+	groups := [][]string{filterGroup, {"counters"}, {"clock"}, {"transmit_failures"}}
+	if c.Forward == Local {
+		groups = append(groups, hostGroup)
+	}
+	adopted, err := load(pins, spec, &e.objects, groups)
+	if err != nil {
+		return nil, err
+	}
+	e.adopted = adopted["filter"]
+	m := &e.objects.edgeMaps
+	e.tables = tables{m.Keys, m.Clock, m.Services, m.Prefixes4, m.Prefixes6, m.PortRanges, m.Counters, e.slots}
+	if err := e.prepare(); err != nil {
+		e.Close()
+		return nil, err
+	}
+	return e, nil
+}
+
+// shape sets sizes and constants in the specification.
+func (e *Edge) shape(spec *ebpf.CollectionSpec) error {
+	c := &e.config
+	lines := FilterLines(c.Flows)
+	spec.Maps["filter_lines"].MaxEntries = lines
+	spec.Maps["keys"].MaxEntries = uint32(max(len(c.Domains), 1)) * e.slots
+	constants := map[string]any{
+		"key_slot_mask": e.slots - 1,
+		"filter_shift":  log2(lines),
+		"sweep_line_ns": max(uint64(c.Generation.Nanoseconds())/uint64(lines), 1),
+		"forward_mode":  uint32(c.Forward),
+		"link_length":   linkLength(append(c.Outside[:len(c.Outside):len(c.Outside)], c.Inside...)),
+	}
+	return setConstants(spec, constants)
+}
+
+func setConstants(spec *ebpf.CollectionSpec, constants map[string]any) error {
+	for name, value := range constants {
+		v, ok := spec.Variables[name]
+		if !ok {
+			return fmt.Errorf("embedded object has no constant %s", name)
+		}
+		if err := v.Set(value); err != nil {
+			return fmt.Errorf("set %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func log2(n uint32) (shift uint32) {
+	for ; n > 1; n /= 2 {
+		shift++
+	}
+	return shift
+}
+
+func linkLength(interfaces []Interface) uint32 {
+	const ethernet = 14
+	for _, i := range interfaces {
+		if i.NoMAC {
+			return 0
+		}
+	}
+	return ethernet
+}
+
+// load loads the collection into the programs' and maps' fields, replacing
+// maps by pinned ones where a group of them fits, and pins the rest. It says
+// which maps it took over.
+func load(pins *Pins, spec *ebpf.CollectionSpec, into any, groups [][]string) (map[string]bool, error) {
+	return loadShared(pins, spec, into, groups, nil)
+}
+
+// loadShared does the same and uses maps of another agent besides.
+func loadShared(pins *Pins, spec *ebpf.CollectionSpec, into any, groups [][]string, shared map[string]*ebpf.Map) (map[string]bool, error) {
+	adopted := make(map[string]bool)
+	replacements := make(map[string]*ebpf.Map)
+	if pins != nil {
+		for _, group := range groups {
+			found, ok := pins.reusable(spec, group)
+			if !ok {
+				continue
+			}
+			for name, m := range found {
+				replacements[name], adopted[name] = m, true
+			}
+		}
+	}
+	all := maps.Clone(replacements)
+	maps.Copy(all, shared)
+	options := ebpf.CollectionOptions{MapReplacements: all}
+	if err := spec.LoadAndAssign(into, &options); err != nil {
+		var verifier *ebpf.VerifierError
+		if errors.As(err, &verifier) {
+			return nil, fmt.Errorf("load programs: %w\n%+v", err, verifier)
+		}
+		return nil, fmt.Errorf("load programs: %w", err)
+	}
+	for _, m := range replacements {
+		m.Close()
+	}
+	return adopted, nil
+}
+
+// prepare fills what must be there before the first packet.
+func (e *Edge) prepare() error {
+	if !e.adopted {
+		var state edgeFilterState
+		if err := binary.Read(rand.Reader, binary.LittleEndian, &state.Key); err != nil {
+			return fmt.Errorf("make filter key: %w", err)
+		}
+		if err := e.objects.Filter.Put(uint32(0), state); err != nil {
+			return fmt.Errorf("write filter key: %w", err)
+		}
+	}
+	if err := e.writeServices(e.config.Services, e.config.Table, e.config.Domains); err != nil {
+		return err
+	}
+	return e.writePorts()
+}
+
+func (e *Edge) writePorts() error {
+	c := &e.config
+	if c.Forward == Bridge && len(c.Inside) > 0 && len(c.Outside) > 0 {
+		for key, port := range []Interface{c.Inside[0], c.Outside[0]} {
+			if err := e.objects.BridgePorts.Put(uint32(key), uint32(port.Index)); err != nil {
+				return fmt.Errorf("write port %s: %w", port.Name, err)
+			}
+		}
+	}
+	if c.Forward == Route {
+		for _, port := range append(c.Outside[:len(c.Outside):len(c.Outside)], c.Inside...) {
+			if err := e.objects.RoutePorts.Put(uint32(port.Index), uint32(port.Index)); err != nil {
+				return fmt.Errorf("write port %s: %w", port.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// Adopted says whether the filter of an earlier daemon goes on: there is
+// nothing to learn.
+func (e *Edge) Adopted() bool { return e.adopted }
+
+// HostKey gives the kernel a random master key from which it makes its own
+// epoch keys, and forgets it. A key that is there already goes on.
+func (e *Edge) HostKey(windowScale uint8) error {
+	var m edgeMasterKey
+	if err := e.objects.Master.Lookup(uint32(0), &m); err != nil {
+		return fmt.Errorf("read master key: %w", err)
+	}
+	defer clear(m.Key[:])
+	if m.Armed != 0 {
+		return nil
+	}
+	var key [16]byte
+	defer clear(key[:])
+	if _, err := rand.Read(key[:]); err != nil {
+		return fmt.Errorf("make master key: %w", err)
+	}
+	m = edgeMasterKey{Armed: 1, WindowScale: windowScale}
+	m.Key[0], m.Key[1] = binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:])
+	if err := e.objects.Master.Put(uint32(0), m); err != nil {
+		return fmt.Errorf("write master key: %w", err)
+	}
+	return nil
+}
+
+// Start makes the kernel sweep the filter, and make keys in the host shape,
+// for as long as the maps live.
+func (e *Edge) Start() error {
+	code, err := e.objects.TickStart.Run(&ebpf.RunOptions{})
+	if err != nil {
+		return fmt.Errorf("start timer: %w", err)
+	}
+	if code != 0 {
+		return fmt.Errorf("start timer: code %d", int32(code))
+	}
+	return nil
+}
+
+// Attach pins the maps and puts the programs on the interfaces.
+func (e *Edge) Attach(pins *Pins) error {
+	if err := pinMaps(pins, map[string]*ebpf.Map{
+		"filter_lines": e.objects.FilterLines, "filter": e.objects.Filter, "ticker": e.objects.Ticker,
+		"counters": e.objects.Counters, "keys": e.objects.Keys, "clock": e.objects.Clock,
+		"master": e.objects.Master, "transmit_failures": e.objects.TransmitFailures, "services": e.objects.Services,
+		"prefixes4": e.objects.Prefixes4, "prefixes6": e.objects.Prefixes6, "port_ranges": e.objects.PortRanges,
+	}); err != nil {
+		return err
+	}
+	if err := e.watchTransmit(pins); err != nil {
+		return err
+	}
+	for _, i := range e.config.Inside {
+		if err := e.attachXDP(pins, i, e.objects.EdgeInside); err != nil {
+			return err
+		}
+	}
+	for _, i := range e.config.Outside {
+		if e.config.Forward == Local {
+			if err := attachTCX(pins, e.links, i, e.objects.EdgeEgress, ebpf.AttachTCXEgress); err != nil {
+				return err
+			}
+		}
+		if err := e.attachXDP(pins, i, e.objects.EdgeOutside); err != nil {
+			return err
+		}
+	}
+	return pins.keepLinks(e.links)
+}
+
+func pinMaps(pins *Pins, all map[string]*ebpf.Map) error {
+	for name, m := range all {
+		if err := pins.pinMap(name, m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *Edge) attachXDP(pins *Pins, i Interface, prog *ebpf.Program) error {
+	flags := link.XDPDriverMode
+	if e.config.Generic {
+		flags = link.XDPGenericMode
+	}
+	name := "xdp_" + i.Name
+	l, err := pins.attach(name, prog,
+		func(info *link.Info) bool {
+			return info.XDP() != nil && int(info.XDP().Ifindex) == i.Index
+		},
+		func() (link.Link, error) {
+			return link.AttachXDP(link.XDPOptions{Program: prog, Interface: i.Index, Flags: flags})
+		})
+	if err != nil {
+		return fmt.Errorf("attach XDP to %s: %w", i.Name, explainXDP(err, i, e.config.Generic))
+	}
+	e.links[name] = l
+	return nil
+}
+
+// explainXDP adds the way out where the kernel's error has a usual cause.
+func explainXDP(err error, i Interface, generic bool) error {
+	switch {
+	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EEXIST):
+		return fmt.Errorf("%w: another XDP program is there (see: ip link show %s)", err, i.Name)
+	case errors.Is(err, unix.EOPNOTSUPP) && !generic:
+		return fmt.Errorf("%w: its driver has no native XDP; `xdp: generic` works on any device, much slower", err)
+	case errors.Is(err, unix.ERANGE), errors.Is(err, unix.EINVAL):
+		return fmt.Errorf("%w: its driver may not take XDP at this MTU (see: dmesg; try: ip link set %s mtu 1500)", err, i.Name)
+	}
+	return err
+}
+
+func attachTCX(pins *Pins, links map[string]link.Link, i Interface, prog *ebpf.Program, at ebpf.AttachType) error {
+	name := "tcx_ingress_" + i.Name
+	if at == ebpf.AttachTCXEgress {
+		name = "tcx_egress_" + i.Name
+	}
+	l, err := pins.attach(name, prog,
+		func(info *link.Info) bool {
+			return info.TCX() != nil && int(info.TCX().Ifindex) == i.Index
+		},
+		func() (link.Link, error) {
+			return link.AttachTCX(link.TCXOptions{Program: prog, Interface: i.Index, Attach: at, Anchor: link.Head()})
+		})
+	if err != nil {
+		return fmt.Errorf("attach to %s: %w", i.Name, err)
+	}
+	links[name] = l
+	return nil
+}
+
+// Undo takes off what Attach newly put in place; what an earlier daemon left
+// and this one only renewed stays.
+func (e *Edge) Undo(pins *Pins) { pins.undo() }
+
+// AdoptedOffset is the clock offset that an earlier daemon left, 0 if none.
+func (e *Edge) AdoptedOffset() int64 {
+	c, err := e.GetClock()
+	if err != nil {
+		return 0
+	}
+	return c.OffsetNS
+}
+
+// LearningLeft is how long an adopted filter still learns.
+func (e *Edge) LearningLeft() time.Duration {
+	c, err := e.GetClock()
+	var now unix.Timespec
+	if err != nil || unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &now) != nil {
+		return 0
+	}
+	return max(time.Duration(int64(c.LearnUntilNS)-now.Nano()), 0)
+}
+
+// Close lets go of everything; what is pinned goes on.
+func (e *Edge) Close() error {
+	for _, l := range e.links {
+		l.Close()
+	}
+	return e.objects.Close()
+}

@@ -1,0 +1,152 @@
+package dataplane
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"smartcookie/internal/policy"
+)
+
+// ServerConfig is what a server agent's programs are built for.
+type ServerConfig struct {
+	Services []policy.Service
+	Table    *policy.Table
+	Domains  []string
+	Epochs   uint64
+
+	Interfaces []Interface
+	Strict     bool           // drop SYNs from outside Allowed
+	Allowed    []netip.Prefix // sources whose SYNs need not pass an edge
+	Recent     int            // connections that are remembered
+
+	// Edge is the other half on the same host: keys and clock are its own.
+	Edge *Edge
+}
+
+// Server is a loaded server agent.
+type Server struct {
+	tables
+	objects serverObjects
+	config  ServerConfig
+	links   map[string]link.Link
+}
+
+// LoadServer loads the programs, see LoadEdge.
+func LoadServer(pins *Pins, c ServerConfig) (*Server, error) {
+	spec, err := loadServer()
+	if err != nil {
+		return nil, fmt.Errorf("read embedded object: %w", err)
+	}
+	s := &Server{config: c, links: make(map[string]link.Link)}
+	s.slots = slotsFor(c.Epochs)
+	if err := s.shape(spec); err != nil {
+		return nil, err
+	}
+	if err := s.load(pins, spec); err != nil {
+		return nil, err
+	}
+	m := &s.objects.serverMaps
+	s.tables = tables{m.Keys, m.Clock, m.Services, m.Prefixes4, m.Prefixes6, m.PortRanges, m.Counters, s.slots}
+	if err := s.prepare(); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Server) shape(spec *ebpf.CollectionSpec) error {
+	c := &s.config
+	spec.Maps["keys"].MaxEntries = uint32(max(len(c.Domains), 1)) * s.slots
+	spec.Maps["recent"].MaxEntries = uint32(c.Recent)
+	cookie, err := netnsCookie()
+	if err != nil {
+		return err
+	}
+	return setConstants(spec, map[string]any{
+		"key_slot_mask": s.slots - 1,
+		"link_length":   linkLength(c.Interfaces),
+		"strict":        c.Strict,
+		"netns_cookie":  cookie,
+	})
+}
+
+func (s *Server) load(pins *Pins, spec *ebpf.CollectionSpec) error {
+	shared := make(map[string]*ebpf.Map)
+	if edge := s.config.Edge; edge != nil { // the host shape
+		shared["keys"], shared["clock"] = edge.keys, edge.clock
+	}
+	for name, m := range shared {
+		spec.Maps[name].MaxEntries = m.MaxEntries()
+	}
+	_, err := loadShared(pins, spec, &s.objects, [][]string{{"counters"}, {"recent"}, {"clock"}}, shared)
+	return err
+}
+
+func (s *Server) prepare() error {
+	for _, prefix := range s.config.Allowed {
+		if err := putPrefix(s.objects.Allowed4, s.objects.Allowed6, prefix, uint8(1)); err != nil {
+			return err
+		}
+	}
+	return s.writeServices(s.config.Services, s.config.Table, s.config.Domains)
+}
+
+// netnsCookie identifies the current network namespace to the kernel's
+// tracepoint, which sees all of them.
+func netnsCookie() (uint64, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("open socket: %w", err)
+	}
+	defer unix.Close(fd)
+	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return 0, fmt.Errorf("read cookie of the network namespace: %w", err)
+	}
+	return cookie, nil
+}
+
+// Attach pins the maps and puts the programs in their places: first the
+// memory, then what relies on it.
+func (s *Server) Attach(pins *Pins) error {
+	if err := pinMaps(pins, map[string]*ebpf.Map{
+		"counters": s.objects.Counters, "recent": s.objects.Recent, "keys": s.objects.Keys,
+		"clock": s.objects.Clock, "services": s.objects.Services,
+		"prefixes4": s.objects.Prefixes4, "prefixes6": s.objects.Prefixes6, "port_ranges": s.objects.PortRanges,
+	}); err != nil {
+		return err
+	}
+	if err := attachTracing(pins, s.links, "established", s.objects.ServerEstablished); err != nil {
+		return err
+	}
+	for _, i := range s.config.Interfaces {
+		if err := attachTCX(pins, s.links, i, s.objects.ServerIngress, ebpf.AttachTCXIngress); err != nil {
+			return err
+		}
+	}
+	return pins.keepLinks(s.links)
+}
+
+// Undo takes off what Attach newly put in place.
+func (s *Server) Undo(pins *Pins) { pins.undo() }
+
+// AdoptedOffset is the clock offset that an earlier daemon left, 0 if none.
+func (s *Server) AdoptedOffset() int64 {
+	c, err := s.GetClock()
+	if err != nil {
+		return 0
+	}
+	return c.OffsetNS
+}
+
+// Close lets go of everything; what is pinned goes on.
+func (s *Server) Close() error {
+	for _, l := range s.links {
+		l.Close()
+	}
+	return s.objects.Close()
+}

@@ -1,0 +1,205 @@
+package dataplane
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"smartcookie/internal/cookie"
+	"smartcookie/internal/policy"
+)
+
+// tables are the maps that both agents have.
+type tables struct {
+	keys, clock, services, prefixes4, prefixes6, ranges, counters *ebpf.Map
+	slots                                                         uint32 // per domain
+}
+
+// slotsFor returns how many key slots a domain needs for this many epochs
+// ahead: a power of two, with room for the epochs that are still accepted.
+func slotsFor(epochs uint64) uint32 {
+	n := uint32(8)
+	for uint64(n) < epochs+4 {
+		n *= 2
+	}
+	return n
+}
+
+// writeServices fills empty tables; the order of the services gives their ids.
+func (t *tables) writeServices(services []policy.Service, table *policy.Table, domains []string) error {
+	for i := range services {
+		s := &services[i]
+		domain := slices.Index(domains, s.Domain)
+		if domain < 0 {
+			return fmt.Errorf("service %q: unknown key domain %q", s.Name, s.Domain)
+		}
+		v := edgeService{
+			Mode: uint8(s.Mode), KeysEnd: uint8(s.KeysEnd), Options: uint8(s.Options),
+			Domain: uint8(domain), Mss4: s.MSS4, Mss6: s.MSS6, Window: s.Window,
+		}
+		if err := t.services.Put(uint32(i+1), v); err != nil {
+			return fmt.Errorf("write service %q: %w", s.Name, err)
+		}
+	}
+	for i, r := range table.Ranges {
+		v := edgePortRange{Low: r.Low, High: r.High, Service: r.Service}
+		if err := t.ranges.Put(uint32(i), v); err != nil {
+			return fmt.Errorf("write ports: %w", err)
+		}
+	}
+	for prefix, set := range table.Prefixes {
+		v := edgePortSet{First: set.First, Count: set.Count}
+		if err := putPrefix(t.prefixes4, t.prefixes6, prefix, v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func putPrefix(v4, v6 *ebpf.Map, prefix netip.Prefix, value any) error {
+	var err error
+	if a := prefix.Addr(); a.Is4() {
+		b := a.As4()
+		err = v4.Put(edgePrefix4{Length: uint32(prefix.Bits()), AddressBe: binary.NativeEndian.Uint32(b[:])}, value)
+	} else {
+		key := edgePrefix6{Length: uint32(prefix.Bits())}
+		b := a.As16()
+		for i := range key.AddressBe {
+			key.AddressBe[i] = binary.NativeEndian.Uint32(b[4*i:])
+		}
+		err = v6.Put(key, value)
+	}
+	if err != nil {
+		return fmt.Errorf("write prefix %s: %w", prefix, err)
+	}
+	return nil
+}
+
+// WriteKeys writes the keys of a domain, by its index, each in the slot of its
+// epoch. Keys of other epochs stay.
+func (t *tables) WriteKeys(domain int, keys []cookie.Slot) error {
+	if domain < 0 || domain >= MaxDomains {
+		return fmt.Errorf("write keys: domain %d", domain)
+	}
+	indices := make([]uint32, len(keys))
+	values := make([]edgeKeySlot, len(keys))
+	for i, k := range keys {
+		indices[i] = uint32(domain)*t.slots + uint32(k.Epoch)&(t.slots-1)
+		values[i] = edgeKeySlot{Epoch: k.Epoch, Hash: uint8(k.Hash), WindowScale: k.WindowScale}
+		values[i].Key[0] = binary.LittleEndian.Uint64(k.Key[:8])
+		values[i].Key[1] = binary.LittleEndian.Uint64(k.Key[8:])
+	}
+	defer clear(values)
+	if _, err := t.keys.BatchUpdate(indices, values, nil); err != nil {
+		return fmt.Errorf("write keys: %w", err)
+	}
+	return nil
+}
+
+// Clock is what the data plane needs to tell an epoch (struct agent_clock).
+type Clock struct {
+	OffsetNS     int64  // real time less coarse monotonic time
+	EpochNS      uint64 // length of an epoch
+	LearnUntilNS uint64 // coarse monotonic time
+}
+
+// SetClock sets everything; SetOffset alone is what runs all the time.
+func (t *tables) SetClock(c Clock) error {
+	v := edgeAgentClock{OffsetNs: uint64(c.OffsetNS), EpochNs: c.EpochNS, LearnUntilNs: c.LearnUntilNS}
+	if err := t.clock.Put(uint32(0), v); err != nil {
+		return fmt.Errorf("write clock: %w", err)
+	}
+	return nil
+}
+
+// GetClock returns what is set.
+func (t *tables) GetClock() (Clock, error) {
+	var v edgeAgentClock
+	if err := t.clock.Lookup(uint32(0), &v); err != nil {
+		return Clock{}, fmt.Errorf("read clock: %w", err)
+	}
+	return Clock{OffsetNS: int64(v.OffsetNs), EpochNS: v.EpochNs, LearnUntilNS: v.LearnUntilNs}, nil
+}
+
+// SetOffset moves the clock with a single store: a packet sees the old offset
+// or the new one.
+func (t *tables) SetOffset(offsetNS int64) error {
+	memory, err := t.clock.Memory()
+	if err != nil {
+		return fmt.Errorf("map clock: %w", err)
+	}
+	var b [8]byte
+	binary.NativeEndian.PutUint64(b[:], uint64(offsetNS))
+	if _, err := memory.WriteAt(b[:], 0); err != nil {
+		return fmt.Errorf("write clock: %w", err)
+	}
+	return nil
+}
+
+// ServiceVerdicts returns the counts of one service by verdict's number;
+// service 0 is what belongs to none.
+func (t *tables) ServiceVerdicts(service int) ([]uint64, error) {
+	return readVerdicts(t.counters, service)
+}
+
+func readVerdicts(counters *ebpf.Map, service int) ([]uint64, error) {
+	counts := make([]uint64, len(VerdictNames()))
+	perCPU := make([]uint64, ebpf.MustPossibleCPU())
+	for v := range counts {
+		key := uint32(service)*uint32(edgeVerdictVERDICT_STRIDE) + uint32(v)
+		if err := counters.Lookup(key, &perCPU); err != nil {
+			return nil, fmt.Errorf("read counters: %w", err)
+		}
+		for _, n := range perCPU {
+			counts[v] += n
+		}
+	}
+	return counts, nil
+}
+
+// Verdicts returns, by name, what the agents pinned below root have decided,
+// over all services; verdicts that never happened are left out.
+func Verdicts(root string) (map[string]uint64, error) {
+	total := make(map[string]uint64)
+	found := false
+	for _, agent := range []string{EdgeAgent, ServerAgent} {
+		counters, err := ebpf.LoadPinnedMap(filepath.Join(root, agent, "maps", "counters"), nil)
+		if err != nil {
+			continue
+		}
+		found = true
+		err = addVerdicts(total, counters)
+		counters.Close()
+		if err != nil {
+			return nil, err
+		}
+	}
+	if !found {
+		return nil, fmt.Errorf("no agent at %s", root)
+	}
+	return total, nil
+}
+
+func addVerdicts(total map[string]uint64, counters *ebpf.Map) error {
+	perCPU := make([]uint64, ebpf.MustPossibleCPU())
+	stride := uint32(edgeVerdictVERDICT_STRIDE)
+	names := VerdictNames()
+	for key := range counters.MaxEntries() {
+		if key%stride >= uint32(len(names)) {
+			continue
+		}
+		if err := counters.Lookup(key, &perCPU); err != nil {
+			return fmt.Errorf("read counters: %w", err)
+		}
+		for _, n := range perCPU {
+			if n > 0 {
+				total[names[key%stride]] += n
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,97 @@
+package edge
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/safchain/ethtool"
+)
+
+// DeviceError says what of a device stands in the way of XDP, and what mends
+// it.
+type DeviceError struct {
+	Device, Problem, Mend string
+}
+
+func (e *DeviceError) Error() string {
+	return fmt.Sprintf("interface %s: %s; mend it: %s", e.Device, e.Problem, e.Mend)
+}
+
+// ExitCode is that of wrong input: the machine is not set up for this.
+func (e *DeviceError) ExitCode() int { return 2 }
+
+// offload is a feature of a device that does not go together with XDP.
+type offload struct {
+	feature, problem, switchName string
+}
+
+var mergingOffloads = []offload{
+	{"rx-lro", "large receive offload merges packets before XDP sees them, and what it forwards is corrupt", "lro"},
+	{"rx-gro-hw", "hardware GRO merges packets before XDP sees them, and what it forwards is corrupt", "rx-gro-hw"},
+}
+
+var strippingOffload = offload{
+	"rx-vlan-hw-parse", "VLAN tags are stripped on receipt and hidden from XDP: tagged frames look untagged", "rxvlan",
+}
+
+// CheckDevice refuses a device whose offloads break XDP. Stripped VLAN tags
+// matter where there may be any: on a bridge, and below VLAN devices.
+func CheckDevice(name string, generic, bridge bool, log *slog.Logger) error {
+	if generic {
+		return nil // the kernel's own stack undoes them
+	}
+	tool, err := ethtool.NewEthtool()
+	if err != nil {
+		return fmt.Errorf("open ethtool: %w", err)
+	}
+	defer tool.Close()
+	features, err := tool.Features(name)
+	if err != nil {
+		log.Warn("offloads are unknown", "interface", name, "error", err)
+		return nil // fail open: a device without ethtool has no such offloads
+	}
+	for _, o := range mergingOffloads {
+		if features[o.feature] {
+			return o.fault(name)
+		}
+	}
+	if !features[strippingOffload.feature] {
+		return nil
+	}
+	if bridge || carriesVLAN(name) {
+		return strippingOffload.fault(name)
+	}
+	log.Warn("VLAN tags would be hidden from XDP, but no VLAN is set up here",
+		"interface", name, "mend", strippingOffload.command(name))
+	return nil
+}
+
+func (o offload) fault(device string) error {
+	return &DeviceError{Device: device, Problem: o.problem, Mend: o.command(device)}
+}
+
+func (o offload) command(device string) string {
+	return fmt.Sprintf("ethtool -K %s %s off", device, o.switchName)
+}
+
+// carriesVLAN says whether a VLAN device lies above this one.
+func carriesVLAN(name string) bool {
+	uppers, err := filepath.Glob(filepath.Join("/sys/class/net", name, "upper_*"))
+	if err != nil {
+		return false
+	}
+	for _, upper := range uppers {
+		device := strings.TrimPrefix(filepath.Base(upper), "upper_")
+		if _, err := net.InterfaceByName(device); err != nil {
+			continue
+		}
+		if _, err := os.Stat(filepath.Join("/proc/net/vlan", device)); err == nil {
+			return true
+		}
+	}
+	return false
+}

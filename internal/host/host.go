@@ -1,0 +1,237 @@
+// Package host is the host shape: both halves on one interface of the server
+// itself, with a key that only its kernel knows.
+package host
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"smartcookie/internal/config"
+	"smartcookie/internal/dataplane"
+	"smartcookie/internal/edge"
+	"smartcookie/internal/policy"
+	"smartcookie/internal/server"
+)
+
+// Config is what the command line says.
+type Config struct {
+	Interface net.Interface
+	Ports     []policy.PortRange
+	Generic   bool
+	Confirm   time.Duration // 0: no confirmation is asked for
+	MSS       int
+}
+
+// Options are what surrounds a daemon.
+type Options struct {
+	Pins  string
+	Log   *slog.Logger
+	Input io.Reader // where the confirmation is typed
+}
+
+// The host shape agrees with nobody: what a key file would say is fixed.
+const (
+	domain      = "host"
+	epoch       = 8 * time.Second
+	windowScale = 7
+	epochsAhead = 8 // the kernel makes keys as it goes
+)
+
+// ErrUnconfirmed means that nobody confirmed in time; nothing is attached.
+var ErrUnconfirmed = errors.New("not confirmed in time: everything is taken off again")
+
+// Run protects until ctx ends or the agent is detached.
+func Run(ctx context.Context, c Config, o Options) error {
+	services, err := servicesOf(c)
+	if err != nil {
+		return err
+	}
+	if err := edge.CheckDevice(c.Interface.Name, c.Generic, false, o.Log); err != nil {
+		return err
+	}
+	watch := server.NewWatch(services, o.Log)
+	if err := watch.Start(); err != nil {
+		return err
+	}
+	agents, err := attach(c, o, services)
+	if err != nil {
+		return err
+	}
+	defer agents.close()
+	o.Log.Info("ready", "interface", c.Interface.Name, "ports", portNames(c.Ports))
+	if err := confirm(ctx, c, o); err != nil {
+		_, detachErr := dataplane.Detach(o.Pins)
+		return errors.Join(err, detachErr)
+	}
+	return agents.serve(ctx, o.Log, watch)
+}
+
+// servicesOf protects the ports at every address: which address is the host's
+// own, its kernel decides.
+func servicesOf(c Config) ([]policy.Service, error) {
+	s := policy.Service{
+		Name: c.Interface.Name, Domain: domain, Mode: policy.Always, Options: policy.AllOptions,
+		Prefixes: []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)},
+		Ports:    c.Ports, Window: config.DefaultWindow,
+	}
+	s.MSS4, s.MSS6 = mssOf(c.Interface.MTU)
+	if _, err := policy.Compile([]policy.Service{s}); err != nil {
+		return nil, err
+	}
+	return []policy.Service{s}, nil
+}
+
+// mssOf is what the interface can carry, headers without options.
+func mssOf(mtu int) (mss4, mss6 uint16) {
+	const headers4, headers6, least4, least6, most = 40, 60, 536, 1220, 65495
+	return uint16(min(max(mtu-headers4, least4), most)), uint16(min(max(mtu-headers6, least6), most))
+}
+
+type agents struct {
+	edge       *dataplane.Edge
+	server     *dataplane.Server
+	edgePins   *dataplane.Pins
+	serverPins *dataplane.Pins
+}
+
+// attach puts the server's half in place first: nothing is answered that
+// could not be set up.
+func attach(c Config, o Options, services []policy.Service) (*agents, error) {
+	a := &agents{}
+	var err error
+	if a.edgePins, err = dataplane.OpenPins(o.Pins, dataplane.EdgeAgent); err != nil {
+		return nil, err
+	}
+	if a.serverPins, err = dataplane.OpenPins(o.Pins, dataplane.ServerAgent); err != nil {
+		a.close()
+		return nil, err
+	}
+	if err := a.load(c, services); err != nil {
+		if a.edge != nil {
+			a.edge.Undo(a.edgePins)
+		}
+		if a.server != nil {
+			a.server.Undo(a.serverPins)
+		}
+		a.close()
+		return nil, err
+	}
+	return a, nil
+}
+
+func (a *agents) load(c Config, services []policy.Service) error {
+	table, err := policy.Compile(services)
+	if err != nil {
+		return err
+	}
+	devices := edge.Interfaces([]net.Interface{c.Interface})
+	a.edge, err = dataplane.LoadEdge(a.edgePins, dataplane.EdgeConfig{
+		Services: services, Table: table, Domains: []string{domain}, Epochs: epochsAhead,
+		Outside: devices, Forward: dataplane.Local, Generic: c.Generic,
+		Flows: config.DefaultFlows, Generation: config.DefaultGeneration,
+	})
+	if err != nil {
+		return err
+	}
+	a.server, err = dataplane.LoadServer(a.serverPins, dataplane.ServerConfig{
+		Services: services, Table: table, Domains: []string{domain}, Epochs: epochsAhead,
+		Interfaces: devices, Recent: config.DefaultRecent, Edge: a.edge,
+	})
+	if err != nil {
+		return err
+	}
+	steps := []func() error{
+		func() error { return a.edge.HostKey(windowScale) },
+		func() error { return a.edge.SetClock(dataplane.Clock{EpochNS: uint64(epoch)}) },
+		a.edge.Start,
+		func() error { return a.server.Attach(a.serverPins) },
+		func() error { return a.edge.Attach(a.edgePins) },
+		a.edge.TryTransmit,
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *agents) close() {
+	if a.edge != nil {
+		a.edge.Close()
+	}
+	if a.server != nil {
+		a.server.Close()
+	}
+	for _, pins := range []*dataplane.Pins{a.edgePins, a.serverPins} {
+		if pins != nil {
+			pins.Close()
+		}
+	}
+}
+
+// serve only watches: the kernel needs nothing from this daemon.
+func (a *agents) serve(ctx context.Context, log *slog.Logger, watch *server.Watch) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	lost := edge.NewLossReport(log)
+	for {
+		select {
+		case <-ctx.Done():
+			log.Info("the daemon ends, the protection goes on; to end it: smartcookie detach")
+			return nil
+		case <-tick.C:
+			if a.edgePins.Gone() {
+				log.Info("detached")
+				return nil
+			}
+			lost.Tick(a.edge)
+			watch.Tick()
+		}
+	}
+}
+
+// confirm waits for a line: whoever can type it has not locked himself out.
+func confirm(ctx context.Context, c Config, o Options) error {
+	if c.Confirm == 0 {
+		return nil
+	}
+	o.Log.Warn("press Enter to keep the protection on", "within", c.Confirm.String())
+	typed := make(chan error, 1)
+	go func() {
+		_, err := bufio.NewReader(o.Input).ReadString('\n')
+		typed <- err
+	}()
+	timeout := time.NewTimer(c.Confirm)
+	defer timeout.Stop()
+	select {
+	case err := <-typed:
+		if err != nil {
+			return fmt.Errorf("%w (no input: %w)", ErrUnconfirmed, err)
+		}
+		o.Log.Info("confirmed")
+		return nil
+	case <-timeout.C:
+	case <-ctx.Done():
+	}
+	return ErrUnconfirmed
+}
+
+func portNames(ports []policy.PortRange) string {
+	names := make([]string, len(ports))
+	for i, p := range ports {
+		names[i] = fmt.Sprint(p.Low)
+		if p.High != p.Low {
+			names[i] += "-" + fmt.Sprint(p.High)
+		}
+	}
+	return strings.Join(names, ",")
+}

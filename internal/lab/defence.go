@@ -1,0 +1,251 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf/btf"
+
+	"smartcookie/internal/dataplane"
+)
+
+// The names of pin directories and logs.
+const (
+	edgeAgent   = "edge"
+	serverAgent = "server"
+	hostAgent   = "host"
+)
+
+// defence is a way to protect the lab's server.
+type defence struct {
+	syncookies string // net.ipv4.tcp_syncookies of the server
+	// onHost says that the server answers from its own port by XDP_TX.
+	onHost bool
+	// ownEdge says that the edge's agent forwards, not the edge's kernel.
+	ownEdge bool
+	agents  []agent
+}
+
+// agent is one daemon of a defence.
+type agent struct {
+	name  string
+	host  func(*Lab) *Namespace
+	start func(*Lab) (args []string, err error)
+}
+
+var defences = map[string]defence{
+	"none":   {syncookies: "0"},
+	"kernel": {syncookies: "1"},
+	"split": {
+		syncookies: "1",
+		ownEdge:    true,
+		agents: []agent{
+			{serverAgent, serverOf, startServer},
+			{edgeAgent, edgeOf, startEdge},
+		},
+	},
+	"host": {
+		syncookies: "1",
+		onHost:     true,
+		agents:     []agent{{hostAgent, serverOf, startHost}},
+	},
+}
+
+// Defences lists what Defend knows.
+func Defences() []string { return slices.Sorted(maps.Keys(defences)) }
+
+// KnowsDefence returns ErrNoSuchDefence, with the names there are, for a name
+// that Defend does not know.
+func KnowsDefence(name string) error {
+	if _, ok := defences[name]; !ok {
+		return fmt.Errorf("%w: %q; there are %s", ErrNoSuchDefence, name, strings.Join(Defences(), ", "))
+	}
+	return nil
+}
+
+func serverOf(l *Lab) *Namespace { return l.Server.Namespace }
+func edgeOf(l *Lab) *Namespace   { return l.Edge.Namespace }
+
+// Guard is a defence at work.
+type Guard struct {
+	lab       *Lab
+	defence   defence
+	processes []*Process
+}
+
+// Defend protects the server until Stop, and returns once it is protected.
+func (l *Lab) Defend(ctx context.Context, name string) (*Guard, error) {
+	if err := KnowsDefence(name); err != nil {
+		return nil, err
+	}
+	chosen := defences[name]
+	if len(chosen.agents) > 0 {
+		if err := supported(); err != nil {
+			return nil, err
+		}
+	}
+	guard := &Guard{lab: l, defence: chosen}
+	if err := guard.start(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("start defence %s: %w", name, err), guard.Stop())
+	}
+	return guard, nil
+}
+
+// supported looks for what the server's agent needs of the kernel.
+func supported() error {
+	kernel, err := btf.LoadKernelSpec()
+	if err != nil {
+		return fmt.Errorf("this kernel does not tell its types (CONFIG_DEBUG_INFO_BTF): %w", err)
+	}
+	var setup *btf.Func
+	if err := kernel.TypeByName("bpf_sk_assign_tcp_reqsk", &setup); err != nil {
+		return errors.New("this kernel cannot adopt a SYN cookie (bpf_sk_assign_tcp_reqsk): the defences need Linux 6.9 or later")
+	}
+	return nil
+}
+
+func (g *Guard) start(ctx context.Context) error {
+	if err := g.lab.Server.Sysctl("net.ipv4.tcp_syncookies", g.defence.syncookies); err != nil {
+		return err
+	}
+	if err := g.forward(); err != nil {
+		return err
+	}
+	if g.defence.onHost {
+		if err := g.lab.Edge.Pass(g.lab.Edge.Inside); err != nil {
+			return err
+		}
+	}
+	for _, agent := range g.defence.agents {
+		args, err := agent.start(g.lab)
+		if err != nil {
+			return err
+		}
+		args = append(args, "--pin", g.lab.PinDir(agent.name))
+		process, err := g.lab.Start(ctx, agent.host(g.lab), agent.name, args...)
+		if err != nil {
+			return err
+		}
+		g.processes = append(g.processes, process)
+	}
+	return nil
+}
+
+// forward joins the ports of a bridging edge, or leaves that to the agent.
+func (g *Guard) forward() error {
+	if g.lab.options.Topology != Bridge {
+		return nil
+	}
+	if g.defence.ownEdge {
+		return g.lab.PartEdge()
+	}
+	return g.lab.JoinEdge()
+}
+
+// Process returns a daemon by its name: "edge", "server" or "host"; nil if the
+// defence has none of that name.
+func (g *Guard) Process(name string) *Process {
+	for _, process := range g.processes {
+		if process.Name == name {
+			return process
+		}
+	}
+	return nil
+}
+
+// EdgeVerdicts returns what the edge has decided, by name. On a host that is
+// its own edge these are the verdicts of both halves, as in ServerVerdicts.
+func (g *Guard) EdgeVerdicts() (map[string]uint64, error) { return g.verdicts(edgeAgent) }
+
+// ServerVerdicts returns what the server's agent has decided, by name.
+func (g *Guard) ServerVerdicts() (map[string]uint64, error) { return g.verdicts(serverAgent) }
+
+func (g *Guard) verdicts(half string) (map[string]uint64, error) {
+	for _, agent := range g.defence.agents {
+		if agent.name == half || agent.name == hostAgent {
+			return dataplane.Verdicts(g.lab.PinDir(agent.name))
+		}
+	}
+	return map[string]uint64{}, nil
+}
+
+// Stop ends the daemons and detaches their programs.
+func (g *Guard) Stop() error {
+	var errs []error
+	for _, process := range slices.Backward(g.processes) {
+		errs = append(errs, process.Stop(), g.detach(process.Name))
+	}
+	g.processes = nil
+	if g.defence.onHost {
+		errs = append(errs, g.lab.Edge.Bare(g.lab.Edge.Inside))
+	}
+	return errors.Join(errs...)
+}
+
+func (g *Guard) detach(name string) error {
+	if _, err := dataplane.Detach(g.lab.PinDir(name)); err != nil {
+		return fmt.Errorf("detach %s: %w", name, err)
+	}
+	return nil
+}
+
+func startEdge(l *Lab) ([]string, error) {
+	keys, err := l.Keys()
+	if err != nil {
+		return nil, err
+	}
+	file, err := l.WriteFile("edge.yaml", l.EdgeConfig(keys))
+	return []string{"edge", "-c", file}, err
+}
+
+func startServer(l *Lab) ([]string, error) {
+	keys, err := l.Keys()
+	if err != nil {
+		return nil, err
+	}
+	file, err := l.WriteFile("server.yaml", l.ServerConfig(keys))
+	return []string{"server", "-c", file}, err
+}
+
+func startHost(l *Lab) ([]string, error) {
+	return []string{"host", l.Server.Port, "--ports", fmt.Sprint(HTTPPort)}, nil
+}
+
+// Keys returns the path of the lab's key file and makes it the first time.
+func (l *Lab) Keys() (string, error) {
+	path := filepath.Join(l.Dir(), "keys")
+	if l.hasKeys {
+		return path, nil
+	}
+	made, err := l.Server.Command(context.Background(), l.options.Executable, "keys", "new", path).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("make the lab's keys (%v): %s", err, made)
+	}
+	l.hasKeys = true
+	return path, nil
+}
+
+// EdgeConfig returns the configuration of the lab's edge.
+func (l *Lab) EdgeConfig(keys string) string {
+	forward := "route"
+	if l.options.Topology == Bridge {
+		forward = "bridge"
+	}
+	return fmt.Sprintf("keys: %s\noutside: [%s]\ninside: [%s]\nforward: %s\nlearn: 0s\n%s    mode: always\n",
+		keys, strings.Join(l.Edge.Outside, ", "), l.Edge.Inside, forward, l.service())
+}
+
+// ServerConfig returns the configuration of the lab's server agent.
+func (l *Lab) ServerConfig(keys string) string {
+	return fmt.Sprintf("keys: %s\ninterfaces: [%s]\n%s", keys, l.Server.Port, l.service())
+}
+
+func (l *Lab) service() string {
+	return fmt.Sprintf("services:\n  - name: web\n    prefixes: [%s/32, \"%s/128\"]\n    ports: [%d]\n",
+		l.Server.IPv4, l.Server.IPv6, HTTPPort)
+}

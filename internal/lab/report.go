@@ -1,0 +1,88 @@
+package lab
+
+import (
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Report is what a case has shown. Its JSON is what scripts read.
+type Report struct {
+	Defence string       `json:"defence"`
+	IPv6    bool         `json:"ipv6"`
+	Seconds float64      `json:"seconds"`
+	Benign  LoadReport   `json:"benign"`
+	Flood   FloodReport  `json:"flood"`
+	Edge    EdgeReport   `json:"edge"`
+	Server  ServerReport `json:"server"`
+}
+
+// FloodReport is the flood and what came back to its source addresses.
+type FloodReport struct {
+	Rate        string     `json:"rate"` // as asked for
+	Offered     uint64     `json:"offered"`
+	OfferedPPS  float64    `json:"offered_pps"`
+	Answered    uint64     `json:"answered"` // SYN-ACKs
+	AnsweredPPS float64    `json:"answered_pps"`
+	Back        SinkCounts `json:"back"`
+}
+
+// EdgeReport counts packets at the edge by verdict since its start; in the
+// host defence both halves count together, here and in ServerReport.
+type EdgeReport struct {
+	Verdicts map[string]uint64 `json:"verdicts"`
+}
+
+// ServerReport counts packets at the server's agent by verdict.
+type ServerReport struct {
+	Setups   uint64            `json:"setups"` // connections made from cookies
+	Verdicts map[string]uint64 `json:"verdicts"`
+}
+
+const (
+	tableHead = "defence    SYN/s offered   answered   requests   served      p50       p99"
+	tableRow  = "%-8s %14s %10s %10d %8s %8s %9s\n"
+)
+
+// WriteTable writes reports as a table 80 columns wide.
+func WriteTable(w io.Writer, reports []Report) error {
+	var table strings.Builder
+	table.WriteString(tableHead + "\n")
+	for _, r := range reports {
+		fmt.Fprintf(&table, tableRow, r.Defence,
+			perSecond(r.Flood.OfferedPPS), perSecond(r.Flood.AnsweredPPS),
+			r.Benign.Requests, served(r.Benign), milliseconds(r.Benign, r.Benign.P50), milliseconds(r.Benign, r.Benign.P99))
+	}
+	_, err := io.WriteString(w, table.String())
+	return err
+}
+
+// perSecond writes a rate as people read it.
+func perSecond(rate float64) string {
+	switch {
+	case rate >= 1e6:
+		return fmt.Sprintf("%.2f M", rate/1e6)
+	case rate >= 1e3:
+		return fmt.Sprintf("%.1f k", rate/1e3)
+	}
+	return fmt.Sprintf("%.0f", rate)
+}
+
+// served is the share of requests that succeeded; 100% means every one.
+func served(load LoadReport) string {
+	if load.Requests == 0 {
+		return "-"
+	}
+	share := 100 * float64(load.OK) / float64(load.Requests)
+	if load.OK < load.Requests {
+		share = min(share, 99.9)
+	}
+	return fmt.Sprintf("%.1f%%", share)
+}
+
+func milliseconds(load LoadReport, value float64) string {
+	if load.OK == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f ms", value)
+}

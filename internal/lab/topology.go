@@ -1,0 +1,188 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// The address plan, the same in both topologies: the hosts' networks are
+// subnets of one that they share when the edge is a bridge.
+//
+//	client   10.99.1.2  fd99:0:0:1::2
+//	attacker 10.99.2.2  fd99:0:0:2::2    floods from 10.128.0.0/9, fd99:8000::/32
+//	server   10.99.3.2  fd99:0:0:3::2
+//	edge     .1 and ::1 in each, if it routes
+var (
+	FloodSources4 = netip.MustParsePrefix("10.128.0.0/9")
+	FloodSources6 = netip.MustParsePrefix("fd99:8000::/32")
+)
+
+const (
+	hostPort   = "eth0"
+	insidePort = "in0"
+	bridgePort = "br0"
+
+	routedBits4, sharedBits4 = 24, 16
+	routedBits6, sharedBits6 = 64, 48
+)
+
+func address4(network, host byte) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, 99, network, host})
+}
+
+func address6(network, host byte) netip.Addr {
+	return netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x99, 7: network, 15: host})
+}
+
+// wire is a veth pair.
+type wire struct {
+	from, to         *Namespace
+	fromPort, toPort string
+}
+
+// plan says where everything will be.
+func (l *Lab) plan() {
+	for i, host := range l.hosts() {
+		host.Port = hostPort
+		host.IPv4, host.IPv6 = address4(byte(i+1), 2), address6(byte(i+1), 2)
+	}
+	l.Edge.Inside = insidePort
+	l.Edge.Outside = []string{"out0", "out1"}
+	if l.options.Topology == Bridge {
+		l.Edge.Outside = []string{"out0"}
+	}
+}
+
+func (l *Lab) wires() []wire {
+	inside := wire{l.Server.Namespace, l.Edge.Namespace, hostPort, insidePort}
+	if l.options.Topology == Bridge {
+		return []wire{
+			{l.Client.Namespace, l.Switch, hostPort, "client"},
+			{l.Attacker.Namespace, l.Switch, hostPort, "attacker"},
+			{l.Edge.Namespace, l.Switch, "out0", "edge"},
+			inside,
+		}
+	}
+	return []wire{
+		{l.Client.Namespace, l.Edge.Namespace, hostPort, "out0"},
+		{l.Attacker.Namespace, l.Edge.Namespace, hostPort, "out1"},
+		inside,
+	}
+}
+
+func (l *Lab) makeLinks() error {
+	for _, w := range l.wires() {
+		if err := l.connect(w); err != nil {
+			return err
+		}
+	}
+	return l.finishLinks()
+}
+
+// finishLinks makes the switch, and the ends that face an edge's XDP_TX take
+// its frames. The attacker's end gets a sink.
+func (l *Lab) finishLinks() error {
+	if l.options.Topology == Route {
+		return errors.Join(l.Client.Pass(hostPort), l.Attacker.Pass(hostPort))
+	}
+	if err := l.Switch.bridge("client", "attacker", "edge"); err != nil {
+		return err
+	}
+	return l.Switch.Pass("edge")
+}
+
+func (l *Lab) hosts() []*Host { return []*Host{&l.Client, &l.Attacker, &l.Server} }
+
+func (l *Lab) connect(w wire) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.Namespace, attrs.MTU = w.fromPort, netlink.NsFd(w.from.handle), l.options.MTU
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: w.toPort, PeerNamespace: netlink.NsFd(w.to.handle)}
+	if err := netlink.LinkAdd(veth); err != nil {
+		return fmt.Errorf("connect %s to %s by a veth pair: %w", w.from.Name, w.to.Name, err)
+	}
+	if err := errors.Join(w.from.up(w.fromPort), w.to.up(w.toPort)); err != nil {
+		return err
+	}
+	return errors.Join(w.from.prepare(w.fromPort), w.to.prepare(w.toPort))
+}
+
+// prepare sets what XDP on a veth needs. Without receive GRO (or a program)
+// its peer takes no redirected frames, and learns of GRO only if both are up;
+// with transmit checksum offload, checksums of what crosses XDP are wrong.
+func (n *Namespace) prepare(port string) error {
+	return n.Do(func() error {
+		if err := setOffload(port, unix.ETHTOOL_STXCSUM, false); err != nil {
+			return fmt.Errorf("turn transmit checksum offload of %s off: %w", port, err)
+		}
+		if err := setOffload(port, unix.ETHTOOL_SGRO, true); err != nil {
+			return fmt.Errorf("turn GRO of %s on: %w", port, err)
+		}
+		return nil
+	})
+}
+
+func (n *Namespace) up(port string) error {
+	link, err := n.link.LinkByName(port)
+	if err != nil {
+		return fmt.Errorf("find %s in %s: %w", port, n.Name, err)
+	}
+	if err := n.link.LinkSetUp(link); err != nil {
+		return fmt.Errorf("set %s in %s up: %w", port, n.Name, err)
+	}
+	return nil
+}
+
+// bridge joins ports by a plain Linux bridge.
+func (n *Namespace) bridge(ports ...string) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = bridgePort
+	bridge := &netlink.Bridge{LinkAttrs: attrs}
+	if err := n.link.LinkAdd(bridge); err != nil {
+		return fmt.Errorf("make a bridge in %s: %w", n.Name, err)
+	}
+	for _, port := range ports {
+		link, err := n.link.LinkByName(port)
+		if err != nil {
+			return fmt.Errorf("find %s in %s: %w", port, n.Name, err)
+		}
+		if err := n.link.LinkSetMaster(link, bridge); err != nil {
+			return fmt.Errorf("add %s to the bridge in %s: %w", port, n.Name, err)
+		}
+	}
+	return n.up(bridgePort)
+}
+
+// JoinEdge lets the kernel of a bridging edge pass packets between its ports;
+// without it, and without an agent, the edge is a gap.
+func (l *Lab) JoinEdge() error {
+	if _, err := l.Edge.link.LinkByName(bridgePort); err == nil {
+		return nil // joined already
+	}
+	return l.Edge.bridge(l.Edge.Outside[0], l.Edge.Inside)
+}
+
+// PartEdge undoes JoinEdge.
+func (l *Lab) PartEdge() error {
+	bridge, err := l.Edge.link.LinkByName(bridgePort)
+	if err != nil {
+		return nil // not joined
+	}
+	if err := l.Edge.link.LinkDel(bridge); err != nil {
+		return fmt.Errorf("remove the bridge in %s: %w", l.Edge.Name, err)
+	}
+	return nil
+}
+
+// HardwareAddr returns the Ethernet address of a port.
+func (n *Namespace) HardwareAddr(port string) (net.HardwareAddr, error) {
+	link, err := n.link.LinkByName(port)
+	if err != nil {
+		return nil, fmt.Errorf("find %s in %s: %w", port, n.Name, err)
+	}
+	return link.Attrs().HardwareAddr, nil
+}

@@ -1,0 +1,193 @@
+// Package policy says what is protected and how: services, and the tables into
+// which they are compiled for the data plane.
+package policy
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// Limits of the data plane's tables (contract.h).
+const (
+	MaxServices   = 1024
+	MaxPrefixes   = 65536
+	MaxPortRanges = 65536
+)
+
+// Mode says what an agent does for a service.
+type Mode uint8
+
+// The modes, as in contract.h.
+const (
+	Off    Mode = 0
+	Always Mode = 1
+)
+
+// KeysEnd says what becomes of new connections when the keys have run out.
+type KeysEnd uint8
+
+// The choices, as in contract.h.
+const (
+	Stop KeysEnd = 0
+	Pass KeysEnd = 1
+)
+
+// Options are the TCP options that a service agrees to, bits as in contract.h.
+type Options uint8
+
+// The options of a SYN that a cookie can carry.
+const (
+	Timestamps Options = 1 << iota
+	SACK
+	WindowScale
+	ECN
+	AllOptions = Timestamps | SACK | WindowScale | ECN
+)
+
+// PortRange is an inclusive range of ports.
+type PortRange struct {
+	Low, High uint16
+}
+
+// Service is a set of addresses and ports with one policy.
+type Service struct {
+	Name     string
+	Prefixes []netip.Prefix
+	Ports    []PortRange
+	Mode     Mode
+	KeysEnd  KeysEnd
+	Options  Options
+	Domain   string // key domain
+	MSS4     uint16 // in the SYN-ACK
+	MSS6     uint16
+	Window   uint16 // in the SYN-ACK, unscaled
+}
+
+// OwnedRange is a range of ports that belongs to a service, by its id: its
+// place in the list of services, counted from 1.
+type OwnedRange struct {
+	PortRange
+	Service uint16
+}
+
+// PortSet is where the ranges of a prefix stand in Table.Ranges.
+type PortSet struct {
+	First, Count uint32
+}
+
+// Table is what the data plane looks services up in. The longest prefix decides,
+// so each prefix has all ranges that hold at it, those of shorter prefixes
+// around it included.
+type Table struct {
+	Prefixes map[netip.Prefix]PortSet
+	Ranges   []OwnedRange
+}
+
+// OverlapError names two services that claim the same address and port.
+type OverlapError struct {
+	First, Second int // indices in the list of services
+	Prefix        netip.Prefix
+	Ports         PortRange
+	Names         [2]string
+}
+
+func (e *OverlapError) Error() string {
+	return fmt.Sprintf("service %q overlaps service %q at %s port %d",
+		e.Names[1], e.Names[0], e.Prefix, e.Ports.Low)
+}
+
+// Compile makes the table of a list of services, or says which two overlap.
+func Compile(services []Service) (*Table, error) {
+	if len(services) > MaxServices {
+		return nil, fmt.Errorf("%d services: at most %d", len(services), MaxServices)
+	}
+	t := &Table{Prefixes: make(map[netip.Prefix]PortSet)}
+	for _, prefix := range prefixesOf(services) {
+		ranges, err := rangesAt(services, prefix)
+		if err != nil {
+			return nil, err
+		}
+		t.Prefixes[prefix] = PortSet{uint32(len(t.Ranges)), uint32(len(ranges))}
+		t.Ranges = append(t.Ranges, ranges...)
+	}
+	if len(t.Prefixes) > MaxPrefixes {
+		return nil, fmt.Errorf("%d prefixes: at most %d", len(t.Prefixes), MaxPrefixes)
+	}
+	if len(t.Ranges) > MaxPortRanges {
+		return nil, fmt.Errorf("%d ranges of ports at all prefixes: at most %d", len(t.Ranges), MaxPortRanges)
+	}
+	return t, nil
+}
+
+func prefixesOf(services []Service) []netip.Prefix {
+	var all []netip.Prefix
+	for i := range services {
+		for _, p := range services[i].Prefixes {
+			all = append(all, p.Masked())
+		}
+	}
+	slices.SortFunc(all, func(a, b netip.Prefix) int {
+		if c := a.Addr().Compare(b.Addr()); c != 0 {
+			return c
+		}
+		return a.Bits() - b.Bits()
+	})
+	return slices.Compact(all)
+}
+
+// rangesAt lists, ascending, whose every port at prefix is.
+func rangesAt(services []Service, prefix netip.Prefix) ([]OwnedRange, error) {
+	var ranges []OwnedRange
+	for i := range services {
+		if !covers(services[i].Prefixes, prefix) {
+			continue
+		}
+		for _, ports := range services[i].Ports {
+			ranges = append(ranges, OwnedRange{ports, uint16(i + 1)})
+		}
+	}
+	slices.SortFunc(ranges, func(a, b OwnedRange) int { return int(a.Low) - int(b.Low) })
+	for i := 1; i < len(ranges); i++ {
+		a, b := ranges[i-1], ranges[i]
+		if b.Low <= a.High {
+			return nil, overlap(services, a, b, prefix)
+		}
+	}
+	return ranges, nil
+}
+
+func overlap(services []Service, a, b OwnedRange, prefix netip.Prefix) error {
+	first, second := min(a.Service, b.Service)-1, max(a.Service, b.Service)-1
+	return &OverlapError{
+		First: int(first), Second: int(second), Prefix: prefix,
+		Ports: PortRange{b.Low, min(a.High, b.High)},
+		Names: [2]string{services[first].Name, services[second].Name},
+	}
+}
+
+func covers(prefixes []netip.Prefix, inner netip.Prefix) bool {
+	for _, p := range prefixes {
+		if p.Bits() <= inner.Bits() && p.Contains(inner.Addr()) {
+			return true
+		}
+	}
+	return false
+}
+
+// Protects says whether a service of the list holds at an address and port, and
+// which one, by index.
+func Protects(services []Service, address netip.Addr, port uint16) (int, bool) {
+	whole := netip.PrefixFrom(address, address.BitLen())
+	for i := range services {
+		if !covers(services[i].Prefixes, whole) {
+			continue
+		}
+		for _, r := range services[i].Ports {
+			if r.Low <= port && port <= r.High {
+				return i, true
+			}
+		}
+	}
+	return 0, false
+}

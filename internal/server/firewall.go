@@ -1,0 +1,93 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+)
+
+// readFirewall looks for rules that lose connections which began without a
+// SYN: native mode shows connection tracking none.
+func readFirewall() []Obstacle {
+	var found []Obstacle
+	for _, file := range []string{"/proc/net/ip_tables_names", "/proc/net/ip6_tables_names"} {
+		if text, err := os.ReadFile(file); err == nil && len(text) > 0 {
+			found = append(found, Obstacle{
+				Problem: "there are legacy iptables rules, which this agent does not read (" + strings.Join(strings.Fields(string(text)), ", ") + ")",
+				Mend:    "see that none drops `ctstate INVALID` or TCP that is new without a SYN: iptables-legacy-save",
+			})
+		}
+	}
+	text, err := exec.Command("nft", "-j", "list", "ruleset").Output()
+	if errors.Is(err, exec.ErrNotFound) {
+		return found // without nft there are hardly rules of its making
+	}
+	if err != nil {
+		return append(found, Obstacle{Problem: fmt.Sprintf("nftables rules are unknown: %s", err), Mend: "look: nft list ruleset"})
+	}
+	return append(found, statefulRules(text)...)
+}
+
+// ruleset is what matters of `nft -j list ruleset`.
+type ruleset struct {
+	Nftables []struct {
+		Rule *rule `json:"rule"`
+	} `json:"nftables"`
+}
+
+type rule struct {
+	Family string            `json:"family"`
+	Table  string            `json:"table"`
+	Chain  string            `json:"chain"`
+	Expr   []json.RawMessage `json:"expr"`
+}
+
+// statefulRules finds rules that drop or reject what connection tracking calls
+// invalid, or new without a SYN.
+func statefulRules(text []byte) []Obstacle {
+	var rules ruleset
+	if err := json.Unmarshal(text, &rules); err != nil {
+		return []Obstacle{{Problem: fmt.Sprintf("nftables rules cannot be read: %s", err), Mend: "look: nft list ruleset"}}
+	}
+	var found []Obstacle
+	for _, entry := range rules.Nftables {
+		if r := entry.Rule; r != nil && r.drops() && (r.matchesState("invalid") || r.matchesState("new") && r.matchesFlags()) {
+			o := Obstacle{
+				Problem: fmt.Sprintf("a rule in nftables chain %s %s %s drops connections that began without a SYN", r.Family, r.Table, r.Chain),
+				Mend:    "accept the protected ports before it, or exempt them: table raw, `tcp dport … notrack`",
+			}
+			if !slices.Contains(found, o) {
+				found = append(found, o)
+			}
+		}
+	}
+	return found
+}
+
+func (r *rule) drops() bool {
+	return slices.ContainsFunc(r.Expr, func(e json.RawMessage) bool {
+		var verdict map[string]json.RawMessage
+		if json.Unmarshal(e, &verdict) != nil {
+			return false
+		}
+		_, drop := verdict["drop"]
+		_, reject := verdict["reject"]
+		return drop || reject
+	})
+}
+
+func (r *rule) matchesState(state string) bool {
+	return slices.ContainsFunc(r.Expr, func(e json.RawMessage) bool {
+		return strings.Contains(string(e), `"ct"`) && strings.Contains(string(e), `"state"`) && strings.Contains(string(e), `"`+state+`"`)
+	})
+}
+
+func (r *rule) matchesFlags() bool {
+	return slices.ContainsFunc(r.Expr, func(e json.RawMessage) bool {
+		return strings.Contains(string(e), `"protocol"`) && strings.Contains(string(e), `"tcp"`) && strings.Contains(string(e), `"flags"`)
+	})
+}

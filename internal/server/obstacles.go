@@ -1,0 +1,209 @@
+package server
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf/btf"
+
+	"smartcookie/internal/policy"
+)
+
+// Obstacle is something on this host that stands in the way of connections
+// made from cookies, and what to do about it.
+type Obstacle struct {
+	Problem, Mend string
+	Fatal         bool // no connection can be made
+}
+
+func (o Obstacle) String() string { return o.Problem + "; mend it: " + o.Mend }
+
+// ObstacleError refuses to start.
+type ObstacleError struct{ Obstacle }
+
+func (e *ObstacleError) Error() string { return e.String() }
+
+// ExitCode is that of wrong input: the machine is not set up for this.
+func (e *ObstacleError) ExitCode() int { return 2 }
+
+// Host is what obstacles are read from.
+type Host struct {
+	Sysctl    func(name string) (string, bool) // false: there is none
+	HasKfunc  func() error
+	Listeners func() ([]Listener, error)
+	Firewall  func() []Obstacle
+}
+
+// Obstacles lists what stands in the way now, in a fixed order.
+func (h *Host) Obstacles(services []policy.Service) []Obstacle {
+	var found []Obstacle
+	if err := h.HasKfunc(); err != nil {
+		found = append(found, Obstacle{
+			Problem: fmt.Sprintf("this kernel has no bpf_sk_assign_tcp_reqsk (%s)", err),
+			Mend:    "use Linux 6.9 or later, built with BTF", Fatal: true,
+		})
+	}
+	found = append(found, h.sysctls(services)...)
+	found = append(found, h.listeners(services)...)
+	return append(found, h.Firewall()...)
+}
+
+// setting is a sysctl and the value that stands in the way.
+type setting struct {
+	name, bad, problem, mend string
+	fatal                    bool
+	option                   policy.Options // only where a service offers it
+}
+
+var settings = []setting{
+	{name: "net/ipv4/tcp_syncookies", bad: "0", fatal: true,
+		problem: "tcp_syncookies is 0: the kernel makes no connection from a cookie", mend: "sysctl -w net.ipv4.tcp_syncookies=1"},
+	{name: "net/ipv4/tcp_rfc1337", bad: "1",
+		problem: "tcp_rfc1337 is 1: a client that reuses a port cannot replace its connection in TIME_WAIT", mend: "sysctl -w net.ipv4.tcp_rfc1337=0"},
+	{name: "net/ipv4/tcp_timestamps", bad: "0", option: policy.Timestamps,
+		problem: "tcp_timestamps is 0: the kernel refuses connections with timestamps, which edges offer", mend: "sysctl -w net.ipv4.tcp_timestamps=1, or leave timestamps out of the service's options at the edges and here"},
+	{name: "net/ipv4/tcp_sack", bad: "0", option: policy.SACK,
+		problem: "tcp_sack is 0: the kernel refuses connections with SACK, which edges offer", mend: "sysctl -w net.ipv4.tcp_sack=1, or leave sack out of the service's options at the edges and here"},
+	{name: "net/ipv4/tcp_window_scaling", bad: "0", option: policy.WindowScale,
+		problem: "tcp_window_scaling is 0: the kernel refuses connections with window scaling, which edges offer", mend: "sysctl -w net.ipv4.tcp_window_scaling=1, or leave window-scale out of the service's options at the edges and here"},
+	{name: "net/ipv4/tcp_ecn", bad: "0", option: policy.ECN,
+		problem: "tcp_ecn is 0: connections are made with ECN, which edges offer, though this host does not want it", mend: "sysctl -w net.ipv4.tcp_ecn=2, or leave ecn out of the service's options at the edges and here"},
+	{name: "net/netfilter/nf_conntrack_tcp_loose", bad: "0",
+		problem: "nf_conntrack_tcp_loose is 0: connection tracking calls connections invalid that began without a SYN", mend: "sysctl -w net.netfilter.nf_conntrack_tcp_loose=1"},
+}
+
+func (h *Host) sysctls(services []policy.Service) []Obstacle {
+	var offered policy.Options
+	for i := range services {
+		offered |= services[i].Options
+	}
+	var found []Obstacle
+	for _, s := range settings {
+		if s.option != 0 && offered&s.option == 0 {
+			continue
+		}
+		if value, ok := h.Sysctl(s.name); ok && value == s.bad {
+			found = append(found, Obstacle{Problem: s.problem, Mend: s.mend, Fatal: s.fatal})
+		}
+	}
+	return found
+}
+
+func (h *Host) listeners(services []policy.Service) []Obstacle {
+	all, err := h.Listeners()
+	if err != nil {
+		return []Obstacle{{Problem: fmt.Sprintf("listeners are unknown: %s", err), Mend: "look: ss -tlnp"}}
+	}
+	var found []Obstacle
+	for _, l := range all {
+		if l.MPTCP && protects(services, l) {
+			found = append(found, Obstacle{
+				Problem: fmt.Sprintf("the listener at %s is MPTCP, from which the kernel makes no connection", l.Address),
+				Mend:    "let it listen with plain TCP (Go: GODEBUG=multipathtcp=0), or sysctl -w net.mptcp.enabled=0 and restart it",
+			})
+		}
+	}
+	for i := range services {
+		for _, ports := range services[i].Ports {
+			if ports.Low == ports.High && !slices.ContainsFunc(all, func(l Listener) bool { return l.Address.Port() == ports.Low }) {
+				found = append(found, Obstacle{
+					Problem: fmt.Sprintf("nobody listens on port %d of service %q in this network namespace", ports.Low, services[i].Name),
+					Mend:    "start the server, or run this agent in the namespace that has it",
+				})
+			}
+		}
+	}
+	return found
+}
+
+func protects(services []policy.Service, l Listener) bool {
+	if l.Address.Addr().IsUnspecified() {
+		for i := range services {
+			for _, r := range services[i].Ports {
+				if r.Low <= l.Address.Port() && l.Address.Port() <= r.High {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	_, ok := policy.Protects(services, l.Address.Addr().Unmap(), l.Address.Port())
+	return ok
+}
+
+// Watch reports obstacles when the agent starts and whenever they change.
+type Watch struct {
+	host     *Host
+	services []policy.Service
+	log      *slog.Logger
+	known    []Obstacle
+	ticks    int
+}
+
+// watchTicks is how many ticks (seconds) pass between two looks: walking all
+// sockets once a second would cost more than it tells.
+const watchTicks = 10
+
+// NewWatch watches this host.
+func NewWatch(services []policy.Service, log *slog.Logger) *Watch {
+	return &Watch{host: ThisHost(), services: services, log: log}
+}
+
+// Start reports what is there, and refuses what makes every setup fail.
+func (w *Watch) Start() error {
+	w.known = w.host.Obstacles(w.services)
+	for _, o := range w.known {
+		if o.Fatal {
+			return &ObstacleError{o}
+		}
+		w.log.Warn(o.Problem, "mend", o.Mend)
+	}
+	return nil
+}
+
+// Tick looks again every few times and reports what is new and what is gone.
+func (w *Watch) Tick() {
+	if w.ticks++; w.ticks%watchTicks != 0 {
+		return
+	}
+	now := w.host.Obstacles(w.services)
+	for _, o := range now {
+		if !slices.Contains(w.known, o) {
+			w.log.Warn(o.Problem, "mend", o.Mend)
+		}
+	}
+	for _, o := range w.known {
+		if !slices.Contains(now, o) {
+			w.log.Info("mended: " + o.Problem)
+		}
+	}
+	w.known = now
+}
+
+// ThisHost reads the machine and network namespace that we run in.
+func ThisHost() *Host {
+	return &Host{
+		Sysctl:    readSysctl,
+		HasKfunc:  hasKfunc,
+		Listeners: readListeners,
+		Firewall:  readFirewall,
+	}
+}
+
+func readSysctl(name string) (string, bool) {
+	text, err := os.ReadFile(filepath.Join("/proc/sys", name))
+	return strings.TrimSpace(string(text)), err == nil
+}
+
+func hasKfunc() error {
+	spec, err := btf.LoadKernelSpec()
+	if err != nil {
+		return fmt.Errorf("no BTF: %w", err)
+	}
+	var f *btf.Func
+	return spec.TypeByName("bpf_sk_assign_tcp_reqsk", &f)
+}

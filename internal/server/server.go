@@ -1,0 +1,78 @@
+// Package server is the server agent's daemon.
+package server
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"strings"
+
+	"smartcookie/internal/config"
+	"smartcookie/internal/dataplane"
+	"smartcookie/internal/edge"
+	"smartcookie/internal/keys"
+	"smartcookie/internal/upkeep"
+)
+
+// Options are what surrounds a daemon.
+type Options struct {
+	Pins   string
+	Log    *slog.Logger
+	Clocks func() keys.Reading
+}
+
+// Run serves until ctx ends or the agent is detached. The programs stay.
+func Run(ctx context.Context, c *config.Server, o Options) error {
+	keeper, err := upkeep.New(c.Keys, edge.DomainsOf(c.Services), o.Clocks, o.Log)
+	if err != nil {
+		return err
+	}
+	watch := NewWatch(c.Services, o.Log)
+	if err := watch.Start(); err != nil {
+		return err
+	}
+	pins, err := dataplane.OpenPins(o.Pins, dataplane.ServerAgent)
+	if err != nil {
+		return err
+	}
+	defer pins.Close()
+	agent, err := start(c, keeper, pins)
+	if err != nil {
+		return err
+	}
+	defer agent.Close()
+	o.Log.Info("ready", "interfaces", names(c.Interfaces), "services", len(c.Services), "strict", c.Strict)
+	return upkeep.Loop(ctx, o.Log, keeper, pins.Gone, watch.Tick)
+}
+
+// start loads, fills and attaches; if it cannot, nothing new stays attached.
+func start(c *config.Server, keeper *upkeep.Keeper, pins *dataplane.Pins) (*dataplane.Server, error) {
+	agent, err := dataplane.LoadServer(pins, dataplane.ServerConfig{
+		Services: c.Services, Table: c.Table, Domains: edge.DomainsOf(c.Services), Epochs: keeper.Epochs(),
+		Interfaces: edge.Interfaces(c.Interfaces), Strict: c.Strict, Allowed: c.Allowed, Recent: c.Recent,
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = keeper.Start(agent, agent.AdoptedOffset())
+	if err == nil {
+		err = agent.SetClock(keeper.Clock(0))
+	}
+	if err == nil {
+		err = agent.Attach(pins)
+	}
+	if err != nil {
+		agent.Undo(pins)
+		agent.Close()
+		return nil, err
+	}
+	return agent, nil
+}
+
+func names(devices []net.Interface) string {
+	all := make([]string, len(devices))
+	for i, d := range devices {
+		all[i] = d.Name
+	}
+	return strings.Join(all, ",")
+}
