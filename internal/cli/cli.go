@@ -47,7 +47,7 @@ func run(ctx context.Context, args []string, env *environment) int {
 	if !started {
 		err = &usageError{err}
 	}
-	message := strings.ReplaceAll(err.Error(), "\n", "; ")
+	message := strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\n", "; "), "smartcookie ")
 	fmt.Fprintf(env.stderr, "smartcookie: %s\n", message)
 	return exitCode(err)
 }

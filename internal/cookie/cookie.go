@@ -162,12 +162,19 @@ var (
 )
 
 // candidates returns the epochs of the window around epoch that have the given
-// parity, the oldest first. There is no epoch before 0.
+// parity, the nearest first and the past before the future. There is no epoch
+// before 0.
 func (w Window) candidates(epoch, parity uint64) []uint64 {
 	var found []uint64
-	for e := epoch - min(epoch, w.Behind); e <= epoch+w.Ahead; e++ {
-		if e&1 == parity {
-			found = append(found, e)
+	for distance := range max(w.Behind, w.Ahead) + 1 {
+		if (epoch^distance)&1 != parity {
+			continue
+		}
+		if distance <= min(w.Behind, epoch) {
+			found = append(found, epoch-distance)
+		}
+		if 0 < distance && distance <= w.Ahead {
+			found = append(found, epoch+distance)
 		}
 	}
 	return found

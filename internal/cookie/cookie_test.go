@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -118,6 +119,23 @@ func TestAtMostTwoKeysAreTried(t *testing.T) {
 	}
 }
 
+func TestLikelierEpochIsTriedFirst(t *testing.T) {
+	for _, c := range []struct {
+		window Window
+		parity uint64
+		want   []uint64
+	}{
+		{EdgeWindow, 0, []uint64{100}},
+		{EdgeWindow, 1, []uint64{99, 101}},
+		{ServerWindow, 0, []uint64{100, 98}},
+		{ServerWindow, 1, []uint64{99, 101}},
+	} {
+		if got := c.window.candidates(100, c.parity); !slices.Equal(got, c.want) {
+			t.Errorf("%+v, P %d: %v, want %v", c.window, c.parity, got, c.want)
+		}
+	}
+}
+
 func TestEmptySlotIsSkipped(t *testing.T) {
 	cookie := Make(slotOf(7, SipHash), flow4, isn, 3)
 	for name, slots := range map[string]func(uint64) (Slot, bool){
@@ -138,7 +156,7 @@ func TestEmptySlotIsSkipped(t *testing.T) {
 }
 
 // The two keys give this flow the same M and another H, found by search.
-func TestOlderOfTwoMatchingEpochsWins(t *testing.T) {
+func TestNearerOfTwoMatchingEpochsWins(t *testing.T) {
 	flow := Flow{netip.MustParseAddrPort("192.0.2.1:1037"), flow4.Destination}
 	const isn = 16309823
 	older, younger := slotOf(0, SipHash), slotOf(2, SipHash)
@@ -148,10 +166,10 @@ func TestOlderOfTwoMatchingEpochsWins(t *testing.T) {
 	for _, maker := range []Slot{older, younger} {
 		cookie := Make(maker, flow, isn, 5)
 		code, slot, ok := Receiver{2, ServerWindow, slots}.Check(cookie, flow, isn)
-		if !ok || slot.Epoch != older.Epoch {
+		if !ok || slot.Epoch != younger.Epoch {
 			t.Errorf("cookie of epoch %d: valid %v for epoch %d", maker.Epoch, ok, slot.Epoch)
 		}
-		if (code == 5) != (maker == older) {
+		if (code == 5) != (maker == younger) {
 			t.Errorf("cookie of epoch %d: code %d", maker.Epoch, code)
 		}
 	}

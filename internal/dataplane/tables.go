@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -60,23 +61,51 @@ func (t *tables) writeServices(services []policy.Service, table *policy.Table, d
 	return nil
 }
 
-func putPrefix(v4, v6 *ebpf.Map, prefix netip.Prefix, value any) error {
-	var err error
-	if a := prefix.Addr(); a.Is4() {
-		b := a.As4()
-		err = v4.Put(edgePrefix4{Length: uint32(prefix.Bits()), AddressBe: binary.NativeEndian.Uint32(b[:])}, value)
-	} else {
-		key := edgePrefix6{Length: uint32(prefix.Bits())}
-		b := a.As16()
-		for i := range key.AddressBe {
-			key.AddressBe[i] = binary.NativeEndian.Uint32(b[4*i:])
+// MovePrefixes makes the services' ports hold at other prefixes: first where
+// they are new, then no longer where they are old.
+func (t *tables) MovePrefixes(added, removed []netip.Prefix, set policy.PortSet) error {
+	for _, prefix := range added {
+		v := edgePortSet{First: set.First, Count: set.Count}
+		if err := putPrefix(t.prefixes4, t.prefixes6, prefix, v); err != nil {
+			return err
 		}
-		err = v6.Put(key, value)
 	}
-	if err != nil {
+	for _, prefix := range removed {
+		if err := deletePrefix(t.prefixes4, t.prefixes6, prefix); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func putPrefix(v4, v6 *ebpf.Map, prefix netip.Prefix, value any) error {
+	m, key := prefixKey(v4, v6, prefix)
+	if err := m.Put(key, value); err != nil {
 		return fmt.Errorf("write prefix %s: %w", prefix, err)
 	}
 	return nil
+}
+
+func deletePrefix(v4, v6 *ebpf.Map, prefix netip.Prefix) error {
+	m, key := prefixKey(v4, v6, prefix)
+	if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("remove prefix %s: %w", prefix, err)
+	}
+	return nil
+}
+
+// prefixKey returns the map of the prefix's family and the key in it.
+func prefixKey(v4, v6 *ebpf.Map, prefix netip.Prefix) (*ebpf.Map, any) {
+	if a := prefix.Addr(); a.Is4() {
+		b := a.As4()
+		return v4, edgePrefix4{Length: uint32(prefix.Bits()), AddressBe: binary.NativeEndian.Uint32(b[:])}
+	}
+	key := edgePrefix6{Length: uint32(prefix.Bits())}
+	b := prefix.Addr().As16()
+	for i := range key.AddressBe {
+		key.AddressBe[i] = binary.NativeEndian.Uint32(b[4*i:])
+	}
+	return v6, key
 }
 
 // WriteKeys writes the keys of a domain, by its index, each in the slot of its

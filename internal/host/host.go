@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -74,19 +75,64 @@ func Run(ctx context.Context, c Config, o Options) error {
 	return agents.serve(ctx, o.Log, watch)
 }
 
-// servicesOf protects the ports at every address: which address is the host's
-// own, its kernel decides.
+// servicesOf protects the ports at the host's own addresses. What it forwards
+// to others, containers and virtual machines among them, is theirs.
 func servicesOf(c Config) ([]policy.Service, error) {
-	s := policy.Service{
-		Name: c.Interface.Name, Domain: domain, Mode: policy.Always, Options: policy.AllOptions,
-		Prefixes: []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)},
-		Ports:    c.Ports, Window: config.DefaultWindow,
-	}
-	s.MSS4, s.MSS6 = mssOf(c.Interface.MTU)
-	if _, err := policy.Compile([]policy.Service{s}); err != nil {
+	own, err := ownAddresses()
+	if err != nil {
 		return nil, err
 	}
+	s := policy.Service{
+		Name: c.Interface.Name, Domain: domain, Mode: policy.Always, Options: policy.AllOptions,
+		Prefixes: own, Ports: c.Ports, Window: config.DefaultWindow,
+	}
+	s.MSS4, s.MSS6 = mssOf(c.Interface.MTU)
 	return []policy.Service{s}, nil
+}
+
+// ownAddresses lists the host's addresses in this network namespace.
+func ownAddresses() ([]netip.Prefix, error) {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	var own []netip.Prefix
+	for _, a := range all {
+		prefix, err := netip.ParsePrefix(a.String())
+		if err != nil || prefix.Addr().IsLoopback() {
+			continue
+		}
+		address := prefix.Addr().Unmap().WithZone("")
+		own = append(own, netip.PrefixFrom(address, address.BitLen()))
+	}
+	if len(own) == 0 {
+		return nil, errors.New("this host has no address to protect")
+	}
+	slices.SortFunc(own, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
+	return slices.Compact(own), nil
+}
+
+// follow moves the protection to the addresses that the host has now.
+func (a *agents) follow(log *slog.Logger) error {
+	now, err := ownAddresses()
+	if err != nil || slices.Equal(now, a.own) {
+		return err
+	}
+	has := func(in []netip.Prefix) func(netip.Prefix) bool {
+		return func(p netip.Prefix) bool { return slices.Contains(in, p) }
+	}
+	added := slices.DeleteFunc(slices.Clone(now), has(a.own))
+	removed := slices.DeleteFunc(slices.Clone(a.own), has(now))
+	log.Info("addresses have changed", "added", added, "removed", removed)
+	for _, agent := range []interface {
+		MovePrefixes(added, removed []netip.Prefix, set policy.PortSet) error
+	}{a.server, a.edge} {
+		if err := agent.MovePrefixes(added, removed, a.ports); err != nil {
+			return err
+		}
+	}
+	a.own = now
+	return nil
 }
 
 // mssOf is what the interface can carry, headers without options.
@@ -96,6 +142,8 @@ func mssOf(mtu int) (mss4, mss6 uint16) {
 }
 
 type agents struct {
+	own        []netip.Prefix // addresses that are protected
+	ports      policy.PortSet // at each of them
 	edge       *dataplane.Edge
 	server     *dataplane.Server
 	edgePins   *dataplane.Pins
@@ -132,6 +180,7 @@ func (a *agents) load(c Config, services []policy.Service) error {
 	if err != nil {
 		return err
 	}
+	a.own, a.ports = services[0].Prefixes, policy.PortSet{Count: uint32(len(c.Ports))}
 	devices := edge.Interfaces([]net.Interface{c.Interface})
 	a.edge, err = dataplane.LoadEdge(a.edgePins, dataplane.EdgeConfig{
 		Services: services, Table: table, Domains: []string{domain}, Epochs: epochsAhead,
@@ -192,6 +241,9 @@ func (a *agents) serve(ctx context.Context, log *slog.Logger, watch *server.Watc
 			if a.edgePins.Gone() {
 				log.Info("detached")
 				return nil
+			}
+			if err := a.follow(log); err != nil {
+				return err
 			}
 			lost.Tick(a.edge)
 			watch.Tick()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -264,5 +265,16 @@ func BenchmarkEpochKey(b *testing.B) {
 	}
 	for e := uint64(0); b.Loop(); e++ {
 		f.EpochKey("d", e)
+	}
+}
+
+func TestDomainLimitIsThatOfTheContract(t *testing.T) {
+	header, err := os.ReadFile("../../contract/contract.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := fmt.Sprintf(`(?m)^\s*DOMAINS_MAX\s*=\s*%d,`, DomainsMax)
+	if !regexp.MustCompile(line).Match(header) {
+		t.Errorf("contract.h has another limit than %d", DomainsMax)
 	}
 }

@@ -122,6 +122,9 @@ func (n *Namespace) prepare(port string) error {
 		if err := setOffload(port, unix.ETHTOOL_SGRO, true); err != nil {
 			return fmt.Errorf("turn GRO of %s on: %w", port, err)
 		}
+		if err := keepTags(port); err != nil {
+			return fmt.Errorf("turn VLAN offloads of %s off: %w", port, err)
+		}
 		return nil
 	})
 }

@@ -189,14 +189,14 @@ func slots() []draft {
 	foreign := newDraft("receiver-has-another-key", cookie.IPv4, cookie.SipHash).refused()
 	foreign.slots = []cookie.Slot{other(foreign, 0, cookie.SipHash)}
 
-	second := newDraft("second-candidate-matches", cookie.IPv4, cookie.SipHash)
-	second.role = server
-	second.slots = []cookie.Slot{other(second, -2, cookie.SipHash), second.made}
+	nearer := newDraft("the-nearer-candidate-matches", cookie.IPv4, cookie.SipHash)
+	nearer.role = server
+	nearer.slots = []cookie.Slot{other(nearer, -2, cookie.SipHash), nearer.made}
 
-	first := newDraft("first-candidate-matches", cookie.IPv6, cookie.HalfSipHash)
-	first.role = server
-	first.epoch += 2
-	first.slots = []cookie.Slot{first.made, other(first, 2, cookie.HalfSipHash)}
+	farther := newDraft("the-farther-candidate-matches", cookie.IPv6, cookie.HalfSipHash)
+	farther.role = server
+	farther.epoch += 2
+	farther.slots = []cookie.Slot{farther.made, other(farther, 2, cookie.HalfSipHash)}
 
 	before := newDraft("hash-changes-after-the-cookie", cookie.IPv4, cookie.SipHash)
 	before.epoch++
@@ -206,7 +206,27 @@ func slots() []draft {
 	after.slots = []cookie.Slot{
 		other(after, -1, cookie.SipHash), after.made, other(after, 1, cookie.HalfSipHash),
 	}
-	return []draft{missing, foreign, second, first, before, after}
+	return []draft{missing, foreign, nearer, farther, before, after, bothMatch()}
+}
+
+// bothMatch has two keys that give the flow the same M and another H, found by
+// search: the nearer epoch tells the code.
+func bothMatch() draft {
+	d := newDraft("both-candidates-match-the-nearer-wins", cookie.IPv4, cookie.SipHash)
+	d.flow = cookie.Flow{
+		Source:      netip.MustParseAddrPort("192.0.2.1:1037"),
+		Destination: netip.MustParseAddrPort("198.51.100.2:443"),
+	}
+	d.isn = 16309823
+	d.role = server
+	for i := range d.made.Key {
+		d.made.Key[i] = byte(i)
+	}
+	older := d.made
+	older.Epoch -= 2
+	older.Key[0] = 0xff
+	d.slots = []cookie.Slot{older, d.made}
+	return d
 }
 
 // codes has the sums of code and H around 32, and the largest and smallest.
