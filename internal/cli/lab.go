@@ -219,7 +219,7 @@ func newLabFloodCommand(env *environment) *cobra.Command {
 		Short: "Flood the server of the standing lab",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return labFlood(cmd, env, lab.FloodOptions{Rate: rate, Limit: duration, IPv6: ipv6, CPU: -1})
+			return labFlood(cmd, env, lab.FloodOptions{Rate: rate, Limit: duration, IPv6: ipv6})
 		},
 	}
 	command.Flags().Var(&rate, "rate", "SYNs per second, or max")

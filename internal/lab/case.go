@@ -84,15 +84,11 @@ func (r *run) startFlood(ctx context.Context) error {
 	if r.option.Flood == 0 {
 		return nil
 	}
-	cpu, _, err := splitCPUs()
-	if err != nil {
-		return err
-	}
+	var err error
 	r.flood, err = r.lab.StartFlood(FloodOptions{
 		Rate:    r.option.Flood,
 		Profile: r.option.Profile,
 		IPv6:    r.option.IPv6,
-		CPU:     cpu,
 		Limit:   r.option.Duration + time.Minute,
 	})
 	if err != nil {
@@ -111,7 +107,7 @@ func (r *run) settle(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-r.flood.Done():
-			return errors.New("the flood has ended by itself")
+			return errors.Join(r.stopFlood(), errors.New("the flood has ended by itself"))
 		case <-limit.C:
 			return nil
 		case <-ticker.C:

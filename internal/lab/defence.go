@@ -83,21 +83,21 @@ func (l *Lab) Defend(ctx context.Context, name string) (*Guard, error) {
 	if err := KnowsDefence(name); err != nil {
 		return nil, err
 	}
-	chosen := defences[name]
-	if len(chosen.agents) > 0 {
-		if err := supported(); err != nil {
-			return nil, err
-		}
+	if err := Supported(name); err != nil {
+		return nil, err
 	}
-	guard := &Guard{lab: l, defence: chosen}
+	guard := &Guard{lab: l, defence: defences[name]}
 	if err := guard.start(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("start defence %s: %w", name, err), guard.Stop())
 	}
 	return guard, nil
 }
 
-// supported looks for what the server's agent needs of the kernel.
-func supported() error {
+// Supported tells what this kernel lacks for a defence.
+func Supported(name string) error {
+	if len(defences[name].agents) == 0 {
+		return nil
+	}
 	kernel, err := btf.LoadKernelSpec()
 	if err != nil {
 		return fmt.Errorf("this kernel does not tell its types (CONFIG_DEBUG_INFO_BTF): %w", err)

@@ -23,7 +23,6 @@ type FloodOptions struct {
 	Port    uint16        // of the server, 80 if 0
 	Sources netip.Prefix  // FloodSources4 or FloodSources6 if not valid
 	Limit   time.Duration // it ends by itself after this, an hour if 0
-	CPU     int           // where the generator runs; negative: anywhere
 	Seed    uint64        // of the random fields, 1 if 0
 }
 
@@ -54,7 +53,7 @@ func (l *Lab) StartFlood(options FloodOptions) (*Flood, error) {
 	if err := flood.load(config, options.Seed); err != nil {
 		return nil, err
 	}
-	go flood.run(l.Attacker.handle, options)
+	go flood.run(l.Attacker.handle, l.cpus.generator, options.Limit)
 	return flood, nil
 }
 
@@ -151,22 +150,20 @@ func (f *Flood) load(config floodConfig, seed uint64) error {
 
 // run sends until the limit or Stop. It never unlocks its thread, so that the
 // thread ends together with it.
-func (f *Flood) run(namespace netns.NsHandle, options FloodOptions) {
+func (f *Flood) run(namespace netns.NsHandle, cpu int, limit time.Duration) {
 	defer close(f.done)
 	runtime.LockOSThread()
 	if err := netns.Set(namespace); err != nil {
 		f.err = fmt.Errorf("enter the attacker's namespace: %w", err)
 		return
 	}
-	if options.CPU >= 0 {
-		set := cpuSet([]int{options.CPU})
-		if err := unix.SchedSetaffinity(0, &set); err != nil {
-			f.err = fmt.Errorf("run the generator on CPU %d: %w", options.CPU, err)
-			return
-		}
+	set := cpuSet([]int{cpu})
+	if err := unix.SchedSetaffinity(0, &set); err != nil {
+		f.err = fmt.Errorf("run the generator on CPU %d: %w", cpu, err)
+		return
 	}
 	f.thread.Store(int64(unix.Gettid()))
-	timer := time.AfterFunc(options.Limit, f.end)
+	timer := time.AfterFunc(limit, f.end)
 	defer timer.Stop()
 	for !f.stopping.Load() {
 		if err := f.send(); err != nil {

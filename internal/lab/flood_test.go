@@ -17,7 +17,7 @@ func TestFloodPacketsAreWellFormedAndAllDifferent(t *testing.T) {
 	for _, ipv6 := range []bool{false, true} {
 		for _, profile := range []Profile{Plain, Linux} {
 			for _, kind := range []Kind{SYN, ACK, RST, FIN, SYNACK} {
-				options := FloodOptions{Kind: kind, Profile: profile, IPv6: ipv6, Rate: 20_000, CPU: -1}
+				options := FloodOptions{Kind: kind, Profile: profile, IPv6: ipv6, Rate: 20_000}
 				name := fmt.Sprintf("flags %#x profile %d IPv6 %t", kind.flags(), profile, ipv6)
 				t.Run(name, func(t *testing.T) { checkFlood(t, lab, tap, options) })
 			}
@@ -151,7 +151,7 @@ func fold(total uint32) uint32 {
 
 func TestFloodEndsAtItsLimit(t *testing.T) {
 	lab := newLab(t, Options{})
-	flood, err := lab.StartFlood(FloodOptions{Rate: MaxRate, Limit: 50 * time.Millisecond, CPU: -1})
+	flood, err := lab.StartFlood(FloodOptions{Rate: MaxRate, Limit: 50 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

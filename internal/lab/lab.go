@@ -84,6 +84,7 @@ type Lab struct {
 	Switch   *Namespace // nil unless the topology is Bridge
 
 	options Options
+	cpus    cpus
 	id      string
 	hasKeys bool
 	undo    []func() error
@@ -98,7 +99,11 @@ func New(options Options) (*Lab, error) {
 	if options.Executable == "" {
 		options.Executable = "/proc/self/exe"
 	}
-	lab := &Lab{options: options}
+	cpus, err := splitCPUs()
+	if err != nil {
+		return nil, err
+	}
+	lab := &Lab{options: options, cpus: cpus}
 	lab.plan()
 	steps := []func() error{shareNamespaceDir, lab.makeState, lab.makeNamespaces, lab.makeLinks, lab.makeRoutes, lab.tune}
 	for _, step := range steps {
@@ -238,7 +243,11 @@ func Open() (*Lab, error) {
 	if _, err := os.Stat(filepath.Join(stateDir, standing)); errors.Is(err, os.ErrNotExist) {
 		return nil, ErrNotStanding
 	}
-	lab := &Lab{id: standing}
+	cpus, err := splitCPUs()
+	if err != nil {
+		return nil, err
+	}
+	lab := &Lab{id: standing, cpus: cpus}
 	if _, err := os.Stat(filepath.Join(namespaceDir, namespaceName(standing, switchRole))); err == nil {
 		lab.options.Topology = Bridge
 	}

@@ -227,9 +227,7 @@ func (l *Lab) StartLoad(ctx context.Context, options LoadOptions) (*Load, error)
 		return nil, fmt.Errorf("encode the load: %w", err)
 	}
 	command := l.Client.Command(ctx, l.options.Executable, childCommand, childGroup, childLoad, string(encoded))
-	if _, command.CPUs, err = splitCPUs(); err != nil {
-		return nil, err
-	}
+	command.CPUs = l.cpus.others
 	out, err := command.StdoutPipe()
 	if err != nil {
 		return nil, fmt.Errorf("read from the load: %w", err)

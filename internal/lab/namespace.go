@@ -95,12 +95,8 @@ func (n *Namespace) close() {
 
 // remove ends every process in the namespace and then the namespace.
 func (n *Namespace) remove() error {
-	err := endProcesses(n.Name)
 	n.close()
-	if gone := netns.DeleteNamed(n.Name); gone != nil {
-		err = errors.Join(err, fmt.Errorf("remove namespace %s: %w", n.Name, gone))
-	}
-	return err
+	return removeNamed(n.Name)
 }
 
 // Do runs fn on a thread that is in the namespace. What fn starts in other

@@ -38,11 +38,8 @@ func (l *Lab) Start(ctx context.Context, namespace *Namespace, name string, args
 		log:     filepath.Join(l.Dir(), name+".log"),
 		done:    make(chan struct{}),
 	}
-	_, others, err := splitCPUs()
-	if err != nil {
-		return nil, err
-	}
-	command.CPUs = others
+	command.Args[0] = "smartcookie"
+	command.CPUs = l.cpus.others
 	if err := process.start(); err != nil {
 		return nil, err
 	}

@@ -25,6 +25,11 @@ var story = []chapter{
 // Tell runs the lab's story, about half a minute long. Live figures replace
 // each other on one line if the output is a terminal.
 func (l *Lab) Tell(ctx context.Context, out io.Writer, terminal, ipv6 bool) error {
+	for _, chapter := range story {
+		if err := Supported(chapter.defence); err != nil {
+			return err
+		}
+	}
 	var reports []Report
 	for i, chapter := range story {
 		if _, err := fmt.Fprintf(out, "%d. %s\n", i+1, chapter.title); err != nil {

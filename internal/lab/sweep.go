@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -23,6 +22,9 @@ const (
 
 // Sweep removes what labs of dead processes have left behind.
 func Sweep() error {
+	if os.Geteuid() != 0 {
+		return ErrNotRoot
+	}
 	return sweep(func(owner string) bool {
 		pid, err := strconv.Atoi(owner)
 		return err == nil && errors.Is(unix.Kill(pid, 0), unix.ESRCH)
@@ -31,6 +33,9 @@ func Sweep() error {
 
 // Down removes the standing lab.
 func Down() error {
+	if os.Geteuid() != 0 {
+		return ErrNotRoot
+	}
 	if _, err := os.Stat(filepath.Join(stateDir, standing)); errors.Is(err, os.ErrNotExist) {
 		return ErrNotStanding
 	}
@@ -43,7 +48,7 @@ func sweep(doomed func(owner string) bool) error {
 	for _, name := range entries(namespaceDir) {
 		rest, ours := strings.CutPrefix(name, namePrefix)
 		if ours && doomed(ownerOf(rest)) {
-			errs = append(errs, endProcesses(name), netns.DeleteNamed(name))
+			errs = append(errs, removeNamed(name))
 		}
 	}
 	for _, id := range entries(stateDir) {
@@ -55,6 +60,20 @@ func sweep(doomed func(owner string) bool) error {
 		return fmt.Errorf("sweep old labs: %w", err)
 	}
 	return nil
+}
+
+// removeNamed ends every process in a named namespace, and its name. That it
+// has gone meanwhile is no error: others may sweep too.
+func removeNamed(name string) error {
+	err := endProcesses(name)
+	path := filepath.Join(namespaceDir, name)
+	if e := unix.Unmount(path, unix.MNT_DETACH); e != nil && !errors.Is(e, unix.EINVAL) && !errors.Is(e, unix.ENOENT) {
+		return errors.Join(err, fmt.Errorf("unmount namespace %s: %w", name, e))
+	}
+	if e := os.Remove(path); e != nil && !errors.Is(e, os.ErrNotExist) {
+		return errors.Join(err, fmt.Errorf("remove namespace %s: %w", name, e))
+	}
+	return err
 }
 
 // ownerOf cuts the owner out of "owner-sequence…".
@@ -107,7 +126,11 @@ func endProcesses(namespace string) error {
 
 func processesIn(namespace string) ([]int, error) {
 	var want unix.Stat_t
-	if err := unix.Stat(filepath.Join(namespaceDir, namespace), &want); err != nil {
+	err := unix.Stat(filepath.Join(namespaceDir, namespace), &want)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	if err != nil {
 		return nil, fmt.Errorf("look at namespace %s: %w", namespace, err)
 	}
 	var pids []int
