@@ -199,3 +199,44 @@ func TestEveryRateFitsTheGeneratorsClock(t *testing.T) {
 		}
 	}
 }
+
+// One operation is one packet, dropped by the program of the next port.
+func BenchmarkFlood(b *testing.B) {
+	for name, options := range map[string]FloodOptions{
+		"ipv4":       {},
+		"ipv4-linux": {Profile: Linux},
+		"ipv6":       {IPv6: true},
+		"ipv6-linux": {IPv6: true, Profile: Linux},
+	} {
+		b.Run(name, func(b *testing.B) { benchmarkFlood(b, options) })
+	}
+}
+
+func benchmarkFlood(b *testing.B, options FloodOptions) {
+	lab := newLab(b, Options{})
+	if err := lab.Edge.Drop("out1"); err != nil {
+		b.Fatal(err)
+	}
+	options.Rate = MaxRate
+	flood, err := lab.StartFlood(options)
+	if err != nil {
+		b.Fatal(err)
+	}
+	offered := func() uint64 {
+		n, err := flood.Offered()
+		if err != nil {
+			b.Fatal(err)
+		}
+		return n
+	}
+	eventually(b, "the flood begins", func() bool { return offered() > 0 })
+	b.ResetTimer()
+	want := offered() + uint64(b.N)
+	for offered() < want {
+		time.Sleep(time.Millisecond)
+	}
+	b.StopTimer()
+	if err := flood.Stop(); err != nil {
+		b.Error(err)
+	}
+}

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-func needRoot(t *testing.T) {
+func needRoot(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() == 0 {
 		return
@@ -40,7 +40,7 @@ func needRoot(t *testing.T) {
 	t.Skip("this test needs root")
 }
 
-func newLab(t *testing.T, options Options) *Lab {
+func newLab(t testing.TB, options Options) *Lab {
 	t.Helper()
 	needRoot(t)
 	lab, err := New(options)
@@ -56,7 +56,7 @@ func newLab(t *testing.T, options Options) *Lab {
 }
 
 // eventually polls until the condition holds.
-func eventually(t *testing.T, what string, condition func() bool) {
+func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(10 * time.Second)
 	for !condition() {

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -228,6 +229,8 @@ func (l *Lab) StartLoad(ctx context.Context, options LoadOptions) (*Load, error)
 	}
 	command := l.Client.Command(ctx, l.options.Executable, childCommand, childGroup, childLoad, string(encoded))
 	command.CPUs = l.cpus.others
+	var complaint bytes.Buffer
+	command.Stderr = &complaint
 	out, err := command.StdoutPipe()
 	if err != nil {
 		return nil, fmt.Errorf("read from the load: %w", err)
@@ -236,11 +239,11 @@ func (l *Lab) StartLoad(ctx context.Context, options LoadOptions) (*Load, error)
 		return nil, fmt.Errorf("start the load: %w", err)
 	}
 	load := &Load{done: make(chan struct{})}
-	go load.follow(out, command)
+	go load.follow(out, command, &complaint)
 	return load, nil
 }
 
-func (l *Load) follow(out io.Reader, command *Command) {
+func (l *Load) follow(out io.Reader, command *Command, complaint *bytes.Buffer) {
 	defer close(l.done)
 	decoder := json.NewDecoder(out)
 	for {
@@ -253,7 +256,7 @@ func (l *Load) follow(out io.Reader, command *Command) {
 		l.mu.Unlock()
 	}
 	if err := command.Wait(); err != nil {
-		l.err = fmt.Errorf("the load has ended early: %v", err)
+		l.err = fmt.Errorf("the load has ended early (%v): %s", err, bytes.TrimSpace(complaint.Bytes()))
 	}
 }
 
