@@ -80,6 +80,13 @@ INLINE int answer(struct xdp_md *ctx, const struct packet *p, const struct servi
 	return XDP_TX;
 }
 
+/* The keys have run out and the service fails open: handshakes are the
+ * server's own, so every packet that the filter does not know must pass. */
+INLINE bool keys_end_passes(const struct service *service, const struct moment *now)
+{
+	return service->keys_end == KEYS_END_PASS && !key_of(service->domain, now->epoch);
+}
+
 INLINE bool cookie_admits(const struct packet *p, const struct service *service,
 			  const struct moment *now)
 {

@@ -13,6 +13,35 @@ struct moment {
 	bool learning;
 };
 
+/* The epoch that a CPU has last seen, for a division takes as long as a hash. */
+struct epoch_cache {
+	u64 epoch;
+	u64 from_ns; /* when it began */
+	u64 length_ns;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct epoch_cache);
+} epoch_seen SEC(".maps");
+
+INLINE u64 epoch_of(u64 clock_ns, u64 length_ns)
+{
+	u32 zero = 0;
+	struct epoch_cache *seen = bpf_map_lookup_elem(&epoch_seen, &zero);
+
+	if (!seen)
+		return clock_ns / length_ns;
+	if (UNLIKELY(clock_ns - seen->from_ns >= length_ns || seen->length_ns != length_ns)) {
+		seen->epoch = clock_ns / length_ns;
+		seen->from_ns = seen->epoch * length_ns;
+		seen->length_ns = length_ns;
+	}
+	return seen->epoch;
+}
+
 INLINE struct moment moment_at(u64 monotonic_ns)
 {
 	u32 zero = 0;
@@ -22,7 +51,7 @@ INLINE struct moment moment_at(u64 monotonic_ns)
 	if (!c || !c->epoch_ns)
 		return m; /* epoch 0 has no key: nothing is answered or accepted */
 	m.clock_ns = m.monotonic_ns + c->offset_ns;
-	m.epoch = m.clock_ns / c->epoch_ns;
+	m.epoch = epoch_of(m.clock_ns, c->epoch_ns);
 	m.learning = m.monotonic_ns < c->learn_until_ns;
 	return m;
 }

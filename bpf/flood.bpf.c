@@ -2,7 +2,7 @@
 /*
  * The lab's generator. BPF_PROG_TEST_RUN runs it on live frames and sends what
  * it redirects. A recycled frame comes back with the receiver's edits, so
- * every frame is written completely: a template made by the daemon, then what
+ * every frame is written completely: a template made by the lab, then what
  * differs between packets.
  */
 #include <linux/bpf.h>
@@ -10,25 +10,25 @@
 #include <bpf/bpf_helpers.h>
 #include <stdbool.h>
 
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
+#define INLINE static inline __attribute__((always_inline))
 
 enum flood_limits {
-	FLOOD_WORDS     = 12,                  /* 64-bit words of the template */
-	FLOOD_ROOM      = FLOOD_WORDS * 8 + 1, /* bytes of the frames handed in */
+	FLOOD_WORDS = 12,                  /* 64-bit words of the template */
+	FLOOD_ROOM = FLOOD_WORDS * 8 + 1, /* bytes of the frames handed in */
 	FLOOD_BURST_MAX = 96, /* a veth ring holds 256: never fill it at once */
 };
 
 enum frame_layout {
-	IP4_CHECK  = 24,
+	IP4_CHECK = 24,
 	IP4_SOURCE = 26,
-	IP4_TCP    = 34,
+	IP4_TCP = 34,
 	IP6_SOURCE = 22,
-	IP6_TCP    = 54,
+	IP6_TCP = 54,
 
-	TCP_SEQ     = 4, /* from the TCP header */
-	TCP_ACK     = 8,
-	TCP_CHECK   = 16,
-	TCP_TSVAL   = 28, /* in the option order of the template */
+	TCP_SEQ = 4, /* from the TCP header */
+	TCP_ACK = 8,
+	TCP_CHECK = 16,
+	TCP_TSVAL = 28, /* in the option order of the template */
 };
 
 /* Sums are one's complement sums of the template in the order of memory. */
@@ -42,10 +42,10 @@ struct config {
 	__u32 tcp_sum;            /* segment and pseudo header */
 	__u32 interface;
 	__u32 quantum;            /* packets that a refill waits for */
-	__u8  ipv6;
-	__u8  timestamps;
-	__u8  random_ack;
-	__u8  pad[1];
+	__u8 ipv6;
+	__u8 timestamps;
+	__u8 random_ack;
+	__u8 pad[1];
 };
 
 const volatile struct config flood = {};
@@ -57,7 +57,7 @@ __u64 allowance = 0;
 __u64 refilled_ns = 0;
 
 /* xorshift64 (Marsaglia 2003): the state is never zero. */
-ALWAYS_INLINE __u64 random_next(void)
+INLINE __u64 random_next(void)
 {
 	__u64 x = random_state;
 
@@ -68,7 +68,7 @@ ALWAYS_INLINE __u64 random_next(void)
 	return x;
 }
 
-ALWAYS_INLINE __u16 checksum(__u64 sum)
+INLINE __u16 checksum(__u64 sum)
 {
 	sum = (sum & 0xffffffff) + (sum >> 32);
 	sum = (sum & 0xffff) + (sum >> 16);
@@ -78,7 +78,7 @@ ALWAYS_INLINE __u16 checksum(__u64 sum)
 }
 
 /* The token bucket: false while no packet is due. */
-ALWAYS_INLINE bool packet_due(void)
+INLINE bool packet_due(void)
 {
 	__u64 now, due;
 
@@ -98,13 +98,13 @@ ALWAYS_INLINE bool packet_due(void)
 	return true;
 }
 
-ALWAYS_INLINE __u32 source_word(int i, __u32 random)
+INLINE __u32 source_word(int i, __u32 random)
 {
 	return flood.source_be[i] | (random & flood.spread_be[i]);
 }
 
 /* Writes the source address; returns its sum. */
-ALWAYS_INLINE __u64 write_source(void *frame, __u64 random)
+INLINE __u64 write_source(void *frame, __u64 random)
 {
 	__u32 *address = frame + (flood.ipv6 ? IP6_SOURCE : IP4_SOURCE);
 	__u32 low = source_word(3, (__u32)random);
@@ -121,7 +121,7 @@ ALWAYS_INLINE __u64 write_source(void *frame, __u64 random)
 	return (__u64)address[0] + address[1] + address[2] + low;
 }
 
-ALWAYS_INLINE void write_tcp(void *tcp, __u64 random, __u64 sum)
+INLINE void write_tcp(void *tcp, __u64 random, __u64 sum)
 {
 	__u16 port = (__u16)random | bpf_htons(1024);
 	__u32 seq = (__u32)(random >> 32);

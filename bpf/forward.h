@@ -42,33 +42,28 @@ INLINE int drop(u32 service, enum verdict verdict)
 }
 
 /* Fills in the question; returns the packet's TTL or hop limit. */
-INLINE u8 fib_question(struct xdp_md *ctx, const struct packet *p, struct bpf_fib_lookup *f)
+INLINE u8 fib_question4(const struct ip4_header *ip, const void *end, struct bpf_fib_lookup *f)
 {
-	const void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-
-	f->ifindex = ctx->ingress_ifindex;
-	if (!p->flow.v6) {
-		const struct ip4_header *ip = packet_at_network(data, p);
-
-		f->family = AF_INET;
-		f->ipv4_src = BE32(p->flow.source[0]);
-		f->ipv4_dst = BE32(p->flow.destination[0]);
-		if ((const void *)(ip + 1) > end)
-			return 0;
-		f->l4_protocol = ip->protocol;
-		f->tos = ip->tos;
-		f->tot_len = BE16(ip->total_length_be);
-		return ip->ttl;
-	}
-	const struct ip6_header *ip = packet_at_network(data, p);
-
-	f->family = AF_INET6;
-	for (int i = 0; i < 4; i++) {
-		f->ipv6_src[i] = BE32(p->flow.source[i]);
-		f->ipv6_dst[i] = BE32(p->flow.destination[i]);
-	}
 	if ((const void *)(ip + 1) > end)
 		return 0;
+	f->family = AF_INET;
+	f->ipv4_src = ip->source_be;
+	f->ipv4_dst = ip->destination_be;
+	f->l4_protocol = ip->protocol;
+	f->tos = ip->tos;
+	f->tot_len = BE16(ip->total_length_be);
+	return ip->ttl;
+}
+
+INLINE u8 fib_question6(const struct ip6_header *ip, const void *end, struct bpf_fib_lookup *f)
+{
+	if ((const void *)(ip + 1) > end)
+		return 0;
+	f->family = AF_INET6;
+	for (int i = 0; i < 4; i++) {
+		f->ipv6_src[i] = ip->source_be[i];
+		f->ipv6_dst[i] = ip->destination_be[i];
+	}
 	f->l4_protocol = ip->next;
 	f->flowinfo = ip->version_class_label_be & BE32(0x0fffffff);
 	f->tot_len = (u16)(BE16(ip->payload_length_be) + IP6_LENGTH);
@@ -76,26 +71,20 @@ INLINE u8 fib_question(struct xdp_md *ctx, const struct packet *p, struct bpf_fi
 }
 
 /* One hop less, and the checksum with it, incrementally (RFC 1624). */
-INLINE bool route_hop(struct xdp_md *ctx, const struct packet *p, const struct bpf_fib_lookup *f)
+INLINE bool route_hop(void *data, void *end, bool v6, const struct bpf_fib_lookup *f)
 {
-	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct ip4_header *ip4 = data + ETHERNET_LENGTH;
+	struct ip6_header *ip6 = data + ETHERNET_LENGTH;
 
-	if (data + ETHERNET_LENGTH > end)
+	if ((void *)(ip4 + 1) > end || (v6 && (void *)(ip6 + 1) > end))
 		return false;
-	if (p->flow.v6) {
-		struct ip6_header *ip = packet_at_network(data, p);
-
-		if ((void *)(ip + 1) > end)
-			return false;
-		ip->hop_limit--;
+	if (v6) {
+		ip6->hop_limit--;
 	} else {
-		struct ip4_header *ip = packet_at_network(data, p);
+		u32 sum = ip4->checksum + BE16(0x0100);
 
-		if ((void *)(ip + 1) > end)
-			return false;
-		u32 sum = ip->checksum + BE16(0x0100);
-		ip->checksum = (u16)(sum + (sum >= 0xffff));
-		ip->ttl--;
+		ip4->checksum = (u16)(sum + (sum >= 0xffff));
+		ip4->ttl--;
 	}
 	__builtin_memcpy(data, f->dmac, 6);
 	__builtin_memcpy(data + 6, f->smac, 6);
@@ -107,11 +96,14 @@ INLINE bool route_hop(struct xdp_md *ctx, const struct packet *p, const struct b
  * answer with an ICMP error or deliver itself, and tagged frames, whose tag
  * is the kernel's to exchange.
  */
-NOINLINE int route(struct xdp_md *ctx, const struct packet *p)
+NOINLINE int route(struct xdp_md *ctx, bool v6)
 {
-	struct bpf_fib_lookup f = {};
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct bpf_fib_lookup f = { .ifindex = ctx->ingress_ifindex };
+	u8 hops = v6 ? fib_question6(data + ETHERNET_LENGTH, end, &f) :
+		       fib_question4(data + ETHERNET_LENGTH, end, &f);
 
-	if (!p->addressed || p->network != ETHERNET_LENGTH || fib_question(ctx, p, &f) <= 1)
+	if (hops <= 1)
 		return XDP_PASS;
 	long rc = bpf_fib_lookup(ctx, &f, sizeof(f), 0);
 	if (rc == BPF_FIB_LKUP_RET_BLACKHOLE || rc == BPF_FIB_LKUP_RET_UNREACHABLE ||
@@ -119,37 +111,33 @@ NOINLINE int route(struct xdp_md *ctx, const struct packet *p)
 		return XDP_DROP;
 	if (rc != BPF_FIB_LKUP_RET_SUCCESS || !bpf_map_lookup_elem(&route_ports, &f.ifindex))
 		return XDP_PASS;
-	if (!route_hop(ctx, p, &f))
+	if (!route_hop(data, end, v6, &f))
 		return XDP_PASS;
 	return (int)bpf_redirect_map(&route_ports, f.ifindex, 0);
 }
 
-INLINE int forward(struct xdp_md *ctx, const struct packet *p, u32 port)
+INLINE int forward(struct xdp_md *ctx, const struct packet *p, u32 service, enum verdict verdict,
+		   u32 port)
 {
-	if (forward_mode == FORWARD_BRIDGE)
+	if (forward_mode == FORWARD_BRIDGE) {
+		count(service, verdict);
 		return (int)bpf_redirect_map(&bridge_ports, port, 0);
-	if (forward_mode == FORWARD_ROUTE)
-		return route(ctx, p);
-	return XDP_PASS;
-}
-
-INLINE int forward_counted(struct xdp_md *ctx, const struct packet *p, u32 service,
-			   enum verdict verdict, u32 port)
-{
-	int action = forward(ctx, p, port);
-
+	}
+	int action = XDP_PASS;
+	if (forward_mode == FORWARD_ROUTE && p->addressed && p->network == ETHERNET_LENGTH)
+		action = route(ctx, p->flow.v6);
 	count(service, action == XDP_DROP ? VERDICT_DROP_UNROUTABLE : verdict);
 	return action;
 }
 
 INLINE int pass(struct xdp_md *ctx, const struct packet *p, u32 service, enum verdict verdict)
 {
-	return forward_counted(ctx, p, service, verdict, PORT_INSIDE);
+	return forward(ctx, p, service, verdict, PORT_INSIDE);
 }
 
 INLINE int pass_outward(struct xdp_md *ctx, const struct packet *p)
 {
-	return forward_counted(ctx, p, SERVICE_NONE, VERDICT_PASS_INSIDE, PORT_OUTSIDE);
+	return forward(ctx, p, SERVICE_NONE, VERDICT_PASS_INSIDE, PORT_OUTSIDE);
 }
 
 #endif

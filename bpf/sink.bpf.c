@@ -13,7 +13,7 @@
 #include <bpf/bpf_helpers.h>
 #include <stdbool.h>
 
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
+#define INLINE static inline __attribute__((always_inline))
 
 enum count {
 	SINK_SYNACK = 0,
@@ -40,7 +40,7 @@ struct {
 	__type(value, __u64);
 } sink_counts SEC(".maps");
 
-ALWAYS_INLINE enum count tcp_kind(const void *at, const void *end)
+INLINE enum count tcp_kind(const void *at, const void *end)
 {
 	const struct tcphdr *tcp = at;
 
@@ -51,7 +51,7 @@ ALWAYS_INLINE enum count tcp_kind(const void *at, const void *end)
 	return tcp->syn && tcp->ack ? SINK_SYNACK : SINK_TCP;
 }
 
-ALWAYS_INLINE enum count ip4_kind(const void *at, const void *end)
+INLINE enum count ip4_kind(const void *at, const void *end)
 {
 	const struct iphdr *ip = at;
 
@@ -64,7 +64,7 @@ ALWAYS_INLINE enum count ip4_kind(const void *at, const void *end)
 	return tcp_kind(at + ip->ihl * 4, end);
 }
 
-ALWAYS_INLINE enum count ip6_kind(const void *at, const void *end)
+INLINE enum count ip6_kind(const void *at, const void *end)
 {
 	const struct ipv6hdr *ip = at;
 
@@ -78,7 +78,7 @@ ALWAYS_INLINE enum count ip6_kind(const void *at, const void *end)
 	return tcp_kind(at + sizeof(*ip), end);
 }
 
-ALWAYS_INLINE enum count frame_kind(const void *at, const void *end)
+INLINE enum count frame_kind(const void *at, const void *end)
 {
 	const struct ethhdr *eth = at;
 

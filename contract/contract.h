@@ -184,7 +184,7 @@ enum filter_layout {
 	FILTER_WORDS       = 4,  /* 64-bit words per line and generation */
 	FILTER_BITS        = 8,  /* bits per flow, two in each word */
 	FILTER_GENERATIONS = 2,
-	FILTER_KEYS        = 10, /* words of the key of each half of the hash */
+	FILTER_KEYS        = 11, /* words of the key of each half of the hash */
 	FILTER_SHIFT_MAX   = 24, /* 2^24 lines: what the hash can tell apart */
 };
 

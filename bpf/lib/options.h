@@ -108,13 +108,13 @@ INLINE bool options_linux(const u8 *p, const void *end, u32 length, struct tcp_o
 
 INLINE void options_read(const u8 *p, const void *end, u32 length, struct tcp_options *o)
 {
-	if (options_linux(p, end, length, o))
+	*o = (struct tcp_options){ .scale = SCALE_NONE };
+	if (!length || options_linux(p, end, length, o))
 		return;
 	struct options_cursor c = {
 		.at = p, .end = end, .length = length, .found.scale = SCALE_NONE,
 	};
-	if (length)
-		bpf_loop(TCP_OPTIONS_MAX, options_step, &c, 0);
+	bpf_loop(TCP_OPTIONS_MAX, options_step, &c, 0);
 	*o = c.found;
 }
 

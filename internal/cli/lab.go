@@ -77,6 +77,9 @@ func untilSignal(cmd *cobra.Command) (context.Context, context.CancelFunc) {
 }
 
 func runLab(cmd *cobra.Command, env *environment, options labOptions) (err error) {
+	if options.duration <= 0 {
+		return usageErrorf("--duration: want a time above 0, such as 8s")
+	}
 	ctx, stop := untilSignal(cmd)
 	defer stop()
 	if err := lab.Sweep(); err != nil {
@@ -194,10 +197,15 @@ func labUp(cmd *cobra.Command, env *environment, options lab.Options, defence st
 }
 
 func newLabExecCommand() *cobra.Command {
-	return &cobra.Command{
+	command := &cobra.Command{
 		Use:   "exec client|attacker|edge|server -- COMMAND...",
 		Short: "Run a command in the standing lab",
-		Args:  cobra.MinimumNArgs(2),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(execArgs(args)) == 0 {
+				return fmt.Errorf("%s: give client, attacker, edge or server, and a command", cmd.CommandPath())
+			}
+			return nil
+		},
 		RunE: func(_ *cobra.Command, args []string) error {
 			made, err := lab.Open()
 			if err != nil {
@@ -207,22 +215,38 @@ func newLabExecCommand() *cobra.Command {
 			if err != nil {
 				return &usageError{err}
 			}
-			return namespace.Exec(args[1:])
+			return namespace.Exec(execArgs(args))
 		},
 	}
+	// What follows the role belongs to the command, its flags too.
+	command.Flags().SetInterspersed(false)
+	return command
+}
+
+// execArgs returns the command that follows the role, and perhaps "--".
+func execArgs(args []string) []string {
+	if len(args) > 1 && args[1] == "--" {
+		return args[2:]
+	}
+	return args[min(1, len(args)):]
 }
 
 func newLabFloodCommand(env *environment) *cobra.Command {
-	rate, duration, ipv6 := lab.Rate(200_000), 10*time.Second, false
+	rate, duration, ipv6, name := lab.Rate(200_000), 10*time.Second, false, ""
 	command := &cobra.Command{
 		Use:   "flood",
 		Short: "Flood the server of the standing lab",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return labFlood(cmd, env, lab.FloodOptions{Rate: rate, Limit: duration, IPv6: ipv6})
+			kind, err := lab.ParseKind(name)
+			if err != nil {
+				return &usageError{err}
+			}
+			return labFlood(cmd, env, lab.FloodOptions{Kind: kind, Rate: rate, Limit: duration, IPv6: ipv6})
 		},
 	}
-	command.Flags().Var(&rate, "rate", "SYNs per second, or max")
+	command.Flags().StringVar(&name, "kind", "syn", "syn, ack, rst, fin or synack")
+	command.Flags().Var(&rate, "rate", "packets per second, or max")
 	command.Flags().DurationVar(&duration, "duration", duration, "how long")
 	command.Flags().BoolVar(&ipv6, "ipv6", false, "use IPv6")
 	return command

@@ -95,18 +95,21 @@ func LoadEdge(pins *Pins, c EdgeConfig) (*Edge, error) {
 
 // shape sets sizes and constants in the specification.
 func (e *Edge) shape(spec *ebpf.CollectionSpec) error {
+	spec.Maps["filter_lines"].MaxEntries = FilterLines(e.config.Flows)
+	spec.Maps["keys"].MaxEntries = uint32(max(len(e.config.Domains), 1)) * e.slots
+	return setConstants(spec, e.constants())
+}
+
+func (e *Edge) constants() map[string]any {
 	c := &e.config
 	lines := FilterLines(c.Flows)
-	spec.Maps["filter_lines"].MaxEntries = lines
-	spec.Maps["keys"].MaxEntries = uint32(max(len(c.Domains), 1)) * e.slots
-	constants := map[string]any{
+	return map[string]any{
 		"key_slot_mask": e.slots - 1,
 		"filter_shift":  log2(lines),
 		"sweep_line_ns": max(uint64(c.Generation.Nanoseconds())/uint64(lines), 1),
 		"forward_mode":  uint32(c.Forward),
 		"link_length":   linkLength(append(c.Outside[:len(c.Outside):len(c.Outside)], c.Inside...)),
 	}
-	return setConstants(spec, constants)
 }
 
 func setConstants(spec *ebpf.CollectionSpec, constants map[string]any) error {
@@ -375,4 +378,29 @@ func (e *Edge) Close() error {
 		l.Close()
 	}
 	return e.objects.Close()
+}
+
+// LoadBeside loads other programs over this edge's maps and constants: the
+// benchmarks' variants of it.
+func (e *Edge) LoadBeside(spec *ebpf.CollectionSpec) (*ebpf.Collection, error) {
+	constants := e.constants()
+	maps.DeleteFunc(constants, func(name string, _ any) bool { return spec.Variables[name] == nil })
+	if err := setConstants(spec, constants); err != nil {
+		return nil, err
+	}
+	m := &e.objects.edgeMaps
+	for name, m := range map[string]*ebpf.Map{"filter_lines": m.FilterLines, "keys": m.Keys} {
+		spec.Maps[name].MaxEntries = m.MaxEntries()
+	}
+	options := ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
+		"keys": m.Keys, "clock": m.Clock, "services": m.Services, "prefixes4": m.Prefixes4,
+		"prefixes6": m.Prefixes6, "port_ranges": m.PortRanges, "counters": m.Counters,
+		"filter": m.Filter, "filter_lines": m.FilterLines,
+		"bridge_ports": m.BridgePorts, "route_ports": m.RoutePorts,
+	}}
+	collection, err := ebpf.NewCollectionWithOptions(spec, options)
+	if err != nil {
+		return nil, fmt.Errorf("load programs: %w", err)
+	}
+	return collection, nil
 }

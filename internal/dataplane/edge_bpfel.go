@@ -35,13 +35,20 @@ const (
 	edgeCookieHashHASH_HALFSIPHASH edgeCookieHash = 2
 )
 
+type edgeEpochCache struct {
+	_        structs.HostLayout
+	Epoch    uint64
+	FromNs   uint64
+	LengthNs uint64
+}
+
 type edgeFilterLayout uint32
 
 const (
 	edgeFilterLayoutFILTER_WORDS       edgeFilterLayout = 4
 	edgeFilterLayoutFILTER_BITS        edgeFilterLayout = 8
 	edgeFilterLayoutFILTER_GENERATIONS edgeFilterLayout = 2
-	edgeFilterLayoutFILTER_KEYS        edgeFilterLayout = 10
+	edgeFilterLayoutFILTER_KEYS        edgeFilterLayout = 11
 	edgeFilterLayoutFILTER_SHIFT_MAX   edgeFilterLayout = 24
 )
 
@@ -52,7 +59,7 @@ type edgeFilterLine struct {
 
 type edgeFilterState struct {
 	_     structs.HostLayout
-	Key   [2][10]uint64
+	Key   [2][11]uint64
 	Swept uint64
 }
 
@@ -224,6 +231,7 @@ const (
 	edgeMapClock              = "clock"
 	edgeMapCounters           = "counters"
 	edgeMapDevices            = "devices"
+	edgeMapEpochSeen          = "epoch_seen"
 	edgeMapFilter             = "filter"
 	edgeMapFilterLines        = "filter_lines"
 	edgeMapKeys               = "keys"
@@ -313,6 +321,7 @@ type edgeMapSpecs struct {
 	Clock            *ebpf.MapSpec `ebpf:"clock"`
 	Counters         *ebpf.MapSpec `ebpf:"counters"`
 	Devices          *ebpf.MapSpec `ebpf:"devices"`
+	EpochSeen        *ebpf.MapSpec `ebpf:"epoch_seen"`
 	Filter           *ebpf.MapSpec `ebpf:"filter"`
 	FilterLines      *ebpf.MapSpec `ebpf:"filter_lines"`
 	Keys             *ebpf.MapSpec `ebpf:"keys"`
@@ -362,6 +371,7 @@ type edgeMaps struct {
 	Clock            *ebpf.Map `ebpf:"clock"`
 	Counters         *ebpf.Map `ebpf:"counters"`
 	Devices          *ebpf.Map `ebpf:"devices"`
+	EpochSeen        *ebpf.Map `ebpf:"epoch_seen"`
 	Filter           *ebpf.Map `ebpf:"filter"`
 	FilterLines      *ebpf.Map `ebpf:"filter_lines"`
 	Keys             *ebpf.Map `ebpf:"keys"`
@@ -381,6 +391,7 @@ func (m *edgeMaps) Close() error {
 		m.Clock,
 		m.Counters,
 		m.Devices,
+		m.EpochSeen,
 		m.Filter,
 		m.FilterLines,
 		m.Keys,

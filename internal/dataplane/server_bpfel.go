@@ -37,6 +37,13 @@ type serverConnectionNote struct {
 	Pad  uint32
 }
 
+type serverEpochCache struct {
+	_        structs.HostLayout
+	Epoch    uint64
+	FromNs   uint64
+	LengthNs uint64
+}
+
 type serverKeySlot struct {
 	_           structs.HostLayout
 	Epoch       uint64
@@ -92,6 +99,7 @@ const (
 	serverMapAllowed6           = "allowed6"
 	serverMapClock              = "clock"
 	serverMapCounters           = "counters"
+	serverMapEpochSeen          = "epoch_seen"
 	serverMapKeys               = "keys"
 	serverMapPortRanges         = "port_ranges"
 	serverMapPrefixes4          = "prefixes4"
@@ -161,6 +169,7 @@ type serverMapSpecs struct {
 	Allowed6   *ebpf.MapSpec `ebpf:"allowed6"`
 	Clock      *ebpf.MapSpec `ebpf:"clock"`
 	Counters   *ebpf.MapSpec `ebpf:"counters"`
+	EpochSeen  *ebpf.MapSpec `ebpf:"epoch_seen"`
 	Keys       *ebpf.MapSpec `ebpf:"keys"`
 	PortRanges *ebpf.MapSpec `ebpf:"port_ranges"`
 	Prefixes4  *ebpf.MapSpec `ebpf:"prefixes4"`
@@ -204,6 +213,7 @@ type serverMaps struct {
 	Allowed6   *ebpf.Map `ebpf:"allowed6"`
 	Clock      *ebpf.Map `ebpf:"clock"`
 	Counters   *ebpf.Map `ebpf:"counters"`
+	EpochSeen  *ebpf.Map `ebpf:"epoch_seen"`
 	Keys       *ebpf.Map `ebpf:"keys"`
 	PortRanges *ebpf.Map `ebpf:"port_ranges"`
 	Prefixes4  *ebpf.Map `ebpf:"prefixes4"`
@@ -218,6 +228,7 @@ func (m *serverMaps) Close() error {
 		m.Allowed6,
 		m.Clock,
 		m.Counters,
+		m.EpochSeen,
 		m.Keys,
 		m.PortRanges,
 		m.Prefixes4,

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 )
 
 // The address plan, the same in both topologies: the hosts' networks are
@@ -109,24 +108,6 @@ func (l *Lab) connect(w wire) error {
 		return err
 	}
 	return errors.Join(w.from.prepare(w.fromPort), w.to.prepare(w.toPort))
-}
-
-// prepare sets what XDP on a veth needs. Without receive GRO (or a program)
-// its peer takes no redirected frames, and learns of GRO only if both are up;
-// with transmit checksum offload, checksums of what crosses XDP are wrong.
-func (n *Namespace) prepare(port string) error {
-	return n.Do(func() error {
-		if err := setOffload(port, unix.ETHTOOL_STXCSUM, false); err != nil {
-			return fmt.Errorf("turn transmit checksum offload of %s off: %w", port, err)
-		}
-		if err := setOffload(port, unix.ETHTOOL_SGRO, true); err != nil {
-			return fmt.Errorf("turn GRO of %s on: %w", port, err)
-		}
-		if err := keepTags(port); err != nil {
-			return fmt.Errorf("turn VLAN offloads of %s off: %w", port, err)
-		}
-		return nil
-	})
 }
 
 func (n *Namespace) up(port string) error {

@@ -1,0 +1,67 @@
+# make alone lists the targets. The Go toolchain is enough for build and test;
+# scripts/deps installs what else the tests need, scripts/deps generate what
+# generate and lint need.
+
+GO       ?= go
+FUZZTIME ?= 30s
+
+C_FILES := $(wildcard bpf/*.c bpf/*.h bpf/lib/*.h)
+SCRIPTS := .ci/run $(wildcard scripts/*)
+
+.DEFAULT_GOAL := help
+.PHONY: help
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
+		while IFS='|' read -r name text; do printf '  %-16s %s\n' "$$name" "$$text"; done
+
+.PHONY: build
+build: ## build bin/smartcookie, a static binary
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/smartcookie ./cmd/smartcookie
+
+.PHONY: generate
+generate: ## regenerate BPF objects, their Go and the vectors (clang 19)
+	$(GO) generate ./...
+
+.PHONY: check-generated
+check-generated: ## fail if what is checked in is not what generate makes
+	scripts/check-generated
+
+.PHONY: format
+format: ## format Go and C
+	gofmt -w .
+	clang-format-19 -i $(C_FILES)
+
+.PHONY: lint
+lint: lint-go lint-c lint-scripts tidy ## run every linter
+.PHONY: lint-go
+lint-go:
+	@unformatted=$$(gofmt -l .) && \
+		if [ -n "$$unformatted" ]; then echo "gofmt: run make format:" $$unformatted; exit 1; fi
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+.PHONY: lint-c
+lint-c:
+	clang-format-19 --dry-run --Werror $(C_FILES)
+.PHONY: lint-scripts
+lint-scripts:
+	shellcheck $(SCRIPTS)
+
+.PHONY: tidy
+tidy: ## check the rules of the house: function length, leftovers, links
+	$(GO) test -count=1 ./internal/tidy
+
+.PHONY: test
+test: ## install what the tests need and run them all (root)
+	scripts/test
+
+.PHONY: test-long
+test-long: ## the same, with tests that run for minutes in full (root)
+	SMARTCOOKIE_LONG=1 scripts/test -count=1
+
+.PHONY: bench
+bench: ## measure, as ratios in one run; BENCH_JSON=FILE also writes JSON (root)
+	$(GO) run ./internal/bench/run
+
+.PHONY: fuzz
+fuzz: ## fuzz every target for FUZZTIME (30s)
+	FUZZTIME=$(FUZZTIME) scripts/fuzz

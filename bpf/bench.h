@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The edge's programs for BPF_PROG_TEST_RUN, which hands a program its own
+ * output again: each run first rebuilds the frame from a template. The floor
+ * does that and swaps the MAC addresses.
+ */
+#ifndef SMARTCOOKIE_BENCH_H
+#define SMARTCOOKIE_BENCH_H
+
+#include "edge.h"
+
+enum { TEMPLATE_WORDS = 12 }; /* of 8 bytes: the longest frame has 94 */
+
+volatile u64 template[TEMPLATE_WORDS];
+
+/* `length` is a constant in every caller. */
+INLINE bool rebuild(struct xdp_md *ctx, u32 length)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	s32 grow = (s32)length - (s32)(end - data);
+
+	if (grow) {
+		if (bpf_xdp_adjust_tail(ctx, grow))
+			return false;
+		data = (void *)(long)ctx->data;
+		end = (void *)(long)ctx->data_end;
+	}
+	if (data + length > end)
+		return false;
+	for (u32 i = 0; i < length / 8; i++)
+		((u64 *)data)[i] = template[i];
+	/* every frame is a multiple of 8 bytes and 6 more */
+	*(u32 *)(data + length - 6) = (u32)template[length / 8];
+	*(u16 *)(data + length - 2) = (u16)(template[length / 8] >> 32);
+	return true;
+}
+
+INLINE int floor(struct xdp_md *ctx, u32 length)
+{
+	if (!rebuild(ctx, length))
+		return XDP_ABORTED;
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	if (data + ETHERNET_LENGTH > end)
+		return XDP_ABORTED;
+	swap_addresses(data);
+	return XDP_TX;
+}
+
+INLINE int outside(struct xdp_md *ctx, u32 length)
+{
+	return rebuild(ctx, length) ? from_outside(ctx) : XDP_ABORTED;
+}
+
+INLINE int inside(struct xdp_md *ctx, u32 length)
+{
+	return rebuild(ctx, length) ? from_inside(ctx) : XDP_ABORTED;
+}
+
+SEC("xdp.frags") int floor_54(struct xdp_md *ctx) { return floor(ctx, 54); }
+SEC("xdp.frags") int floor_74(struct xdp_md *ctx) { return floor(ctx, 74); }
+SEC("xdp.frags") int floor_94(struct xdp_md *ctx) { return floor(ctx, 94); }
+SEC("xdp.frags") int outside_54(struct xdp_md *ctx) { return outside(ctx, 54); }
+SEC("xdp.frags") int outside_74(struct xdp_md *ctx) { return outside(ctx, 74); }
+SEC("xdp.frags") int outside_94(struct xdp_md *ctx) { return outside(ctx, 94); }
+SEC("xdp.frags") int inside_54(struct xdp_md *ctx) { return inside(ctx, 54); }
+SEC("xdp.frags") int inside_74(struct xdp_md *ctx) { return inside(ctx, 74); }
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+#endif

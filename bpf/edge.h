@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The walk of a packet through the edge. What comes from the outside is a SYN
+ * to answer, a packet of a verified flow, a packet with a valid cookie, or
+ * lost; what comes from the inside passes and keeps its flow verified.
+ *
+ * Fail closed for what is unknown and protected; fail open for everything
+ * that is not TCP to a protected service.
+ */
+#ifndef SMARTCOOKIE_EDGE_H
+#define SMARTCOOKIE_EDGE_H
+
+#include "answer.h"
+#include "filter.h"
+#include "forward.h"
+
+/* Everything that needs the moment and the service: SYNs, and what is not in
+ * the filter. */
+NOINLINE int edge_unverified(struct xdp_md *ctx, struct packet *p)
+{
+	u32 id = service_find(p->flow.destination, p->flow.v6, flow_destination_port(&p->flow));
+	const struct service *service = service_get(id);
+
+	if (id == SERVICE_NONE || !service)
+		return pass(ctx, p, SERVICE_NONE, VERDICT_PASS_OTHER);
+	if (service->mode == MODE_OFF)
+		return pass(ctx, p, id, VERDICT_PASS_OFF);
+
+	struct moment now = moment_now();
+	if (LIKELY(flags_open(p->flags)))
+		return answer(ctx, p, service, id, &now);
+	enum verdict fault = flags_fault(p->flags);
+	if (fault != VERDICT_PASS_OTHER)
+		return drop(id, fault);
+	if (!flags_acknowledge(p->flags) && filter_has(&p->flow)) /* RST; SYN-ACK to the inside */
+		return pass(ctx, p, id, VERDICT_PASS_VERIFIED);
+	if (cookie_admits(p, service, &now)) {
+		filter_add(&p->flow);
+		return pass(ctx, p, id, VERDICT_PASS_COOKIE);
+	}
+	if (now.learning) /* fail open: it may be a connection older than we are */
+		return pass(ctx, p, id, VERDICT_PASS_LEARNING);
+	if (keys_end_passes(service, &now))
+		return pass(ctx, p, id, VERDICT_PASS_NO_KEY);
+	if (forward_mode == FORWARD_LOCAL && socket_exists(ctx, p)) {
+		filter_add(&p->flow);
+		return pass(ctx, p, id, VERDICT_PASS_SOCKET);
+	}
+	return drop(id, unverified_verdict(p, service, &now));
+}
+
+/* Not a whole TCP segment: lost to a protected prefix, untouched elsewhere. */
+NOINLINE int edge_unparsed(struct xdp_md *ctx, struct packet *p, enum parsed parsed)
+{
+	if (parsed == PARSED_VLAN_DEPTH)
+		return drop(SERVICE_NONE, VERDICT_DROP_VLAN_DEPTH);
+	if (parsed != PARSED_OTHER && prefix_find(p->flow.destination, p->flow.v6))
+		return drop(SERVICE_NONE, parsed_fault(parsed));
+	return pass(ctx, p, SERVICE_NONE, VERDICT_PASS_OTHER);
+}
+
+INLINE int from_outside(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	enum parsed parsed = PARSED_TCP;
+	struct packet p;
+
+	if (UNLIKELY(!packet_plain(data, end, &p)))
+		parsed = packet_frame(data, end, &p);
+	if (parsed != PARSED_TCP)
+		return edge_unparsed(ctx, &p, parsed);
+	if (LIKELY(flags_acknowledge(p.flags)) && filter_has(&p.flow))
+		return pass(ctx, &p, SERVICE_NONE, VERDICT_PASS_VERIFIED);
+	return edge_unverified(ctx, &p);
+}
+
+/*
+ * From the servers: an ACK proves a connection and keeps its flow in the
+ * filter, a SYN opens one from the inside, whose answers must come in. RSTs
+ * and SYN-ACKs prove nothing: a spoofed packet provokes them.
+ */
+INLINE void edge_learn(const struct packet *p)
+{
+	struct flow flow = flow_reverse(&p->flow);
+
+	if (!flags_acknowledge(p->flags) && !flags_open(p->flags))
+		return;
+	if (filter_fresh(&flow))
+		return;
+	if (service_find(p->flow.source, p->flow.v6, (u16)(p->flow.ports >> 16)) != SERVICE_NONE)
+		filter_add(&flow);
+}
+
+INLINE int from_inside(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct packet p = {};
+
+	if (LIKELY(packet_plain(data, end, &p)) || packet_frame(data, end, &p) == PARSED_TCP)
+		edge_learn(&p);
+	return pass_outward(ctx, &p);
+}
+
+#endif

@@ -1,0 +1,226 @@
+package bench
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"smartcookie/internal/cookie"
+	"smartcookie/internal/dataplane"
+	"smartcookie/internal/policy"
+)
+
+// Rounds, and repeats of each program in a round.
+const (
+	testRounds  = 9
+	testRepeats = 300_000
+)
+
+// The bench lives in one epoch, which never ends.
+const (
+	benchEpoch   = 8
+	benchEpochNS = 1 << 58
+)
+
+// XDP actions.
+const (
+	xdpDrop     = 1
+	xdpTX       = 3
+	xdpRedirect = 4
+)
+
+// testCase is a program and the frame that it rebuilds before each run.
+type testCase struct {
+	row        Row
+	collection *ebpf.Collection
+	prog       string // without the frame's length
+	frame      []byte
+	expect     uint32
+	ns         []float64
+}
+
+// testBench is an edge with one kind of hash, and the programs beside it.
+type testBench struct {
+	hash         cookie.Hash
+	slot         cookie.Slot
+	edge         *dataplane.Edge
+	ours, kernel *ebpf.Collection
+}
+
+// TestRun measures programs with BPF_PROG_TEST_RUN, all cases in every round.
+func TestRun(progress func(string)) ([]Row, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var cases []*testCase
+	for _, hash := range []cookie.Hash{cookie.SipHash, cookie.HalfSipHash} {
+		b, err := newTestBench(hash)
+		if err != nil {
+			return nil, err
+		}
+		defer b.close()
+		cases = append(cases, b.cases()...)
+	}
+	for round := range testRounds {
+		progress(fmt.Sprintf("test runs: round %d of %d", round+1, testRounds))
+		for i := range cases {
+			c := cases[(i+round)%len(cases)] // nobody always comes first
+			if err := c.measure(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	rows := make([]Row, len(cases))
+	for i, c := range cases {
+		s := spreadOf(c.ns)
+		rows[i] = c.row
+		rows[i].Min, rows[i].Median, rows[i].Max = s.Min, s.Median, s.Max
+	}
+	slices.SortStableFunc(rows, func(a, b Row) int { return a.Family - b.Family })
+	return rows, nil
+}
+
+func newTestBench(hash cookie.Hash) (*testBench, error) {
+	b := &testBench{hash: hash, slot: cookie.Slot{Epoch: benchEpoch, Hash: hash, WindowScale: 7}}
+	copy(b.slot.Key[:hash.KeyLength()], "a key for benchmarks")
+	services := []policy.Service{{
+		Name: "bench", Domain: "default", Mode: policy.Always, Options: policy.AllOptions,
+		Prefixes: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("2001:db8:1::/48")},
+		Ports:    []policy.PortRange{{Low: 80, High: 80}}, MSS4: 1460, MSS6: 1440, Window: 65535,
+	}}
+	table, err := policy.Compile(services)
+	if err != nil {
+		return nil, err
+	}
+	loopback := []dataplane.Interface{{Name: "lo", Index: 1}}
+	b.edge, err = dataplane.LoadEdge(nil, dataplane.EdgeConfig{
+		Services: services, Table: table, Domains: []string{"default"}, Epochs: 8,
+		Outside: loopback, Inside: loopback, Forward: dataplane.Bridge,
+		Flows: 1_000_000, Generation: time.Minute,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := b.fill(); err != nil {
+		b.close()
+		return nil, err
+	}
+	return b, nil
+}
+
+func (b *testBench) fill() error {
+	if err := b.edge.SetClock(dataplane.Clock{OffsetNS: benchEpoch * benchEpochNS, EpochNS: benchEpochNS}); err != nil {
+		return err
+	}
+	var slots []cookie.Slot
+	for e := uint64(benchEpoch - 1); e <= benchEpoch+1; e++ {
+		slot := b.slot
+		slot.Epoch = e
+		slots = append(slots, slot)
+	}
+	if err := b.edge.WriteKeys(0, slots); err != nil {
+		return err
+	}
+	for _, load := range []struct {
+		spec func() (*ebpf.CollectionSpec, error)
+		into **ebpf.Collection
+	}{{loadOurs, &b.ours}, {loadKernel, &b.kernel}} {
+		spec, err := load.spec()
+		if err != nil {
+			return fmt.Errorf("read embedded object: %w", err)
+		}
+		if *load.into, err = b.edge.LoadBeside(spec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *testBench) close() {
+	for _, c := range []*ebpf.Collection{b.ours, b.kernel} {
+		if c != nil {
+			c.Close()
+		}
+	}
+	b.edge.Close()
+}
+
+// cases lists what is measured. The floor and the variant with the kernel's
+// helper do not depend on our hash: they run beside the first one.
+func (b *testBench) cases() []*testCase {
+	var all []*testCase
+	for _, flow := range flowsOf() {
+		syn := frameOf(flow, flagSYN, 1000, 0, nil)
+		options := frameOf(flow, flagSYN, 1000, 0, linuxOptions)
+		valid := cookie.Make(b.slot, flow, 1000, 0)
+		hit := frameOf(flow, flagACK, 1001, valid+1, nil)
+		stranger := flow // who never gets into the filter
+		stranger.Source = netip.AddrPortFrom(flow.Source.Addr(), flow.Source.Port()+1)
+		bad := frameOf(stranger, flagACK, 1001, valid+1, nil) // the parity of this epoch
+		worse := frameOf(stranger, flagACK, 1001, (valid^1<<31)+1, nil)
+		back := frameOf(reversed(flow), flagACK, valid+1, 1001, nil)
+		add := func(name, hash string, from *ebpf.Collection, prog string, frame []byte, expect uint32) {
+			all = append(all, &testCase{
+				row:        Row{Experiment: "testrun", Name: name, Hash: hash, Family: int(flow.Family())},
+				collection: from, prog: prog, frame: frame, expect: expect,
+			})
+		}
+		ours := b.hash.String()
+		if b.hash == cookie.SipHash {
+			add("floor", "", b.ours, "floor", syn, xdpTX)
+			add("floor, options", "", b.ours, "floor", options, xdpTX)
+			add("SYN, kernel helper", "kernel", b.kernel, "outside", syn, xdpTX)
+			add("SYN with options, kernel helper", "kernel", b.kernel, "outside", options, xdpTX)
+		}
+		add("SYN", ours, b.ours, "outside", syn, xdpTX)
+		add("SYN with options", ours, b.ours, "outside", options, xdpTX)
+		add("bad ACK, one MAC", ours, b.ours, "outside", bad, xdpDrop)
+		add("bad ACK, two MACs", ours, b.ours, "outside", worse, xdpDrop)
+		add("filter hit", ours, b.ours, "outside", hit, xdpRedirect)
+		add("return packet", ours, b.ours, "inside", back, xdpRedirect)
+	}
+	return all
+}
+
+// measure runs the case once to see that it does what it is named for, and then
+// takes the CPU time of many runs: wall time would count what else happens.
+func (c *testCase) measure() error {
+	prog := c.collection.Programs[fmt.Sprintf("%s_%d", c.prog, len(c.frame))]
+	if prog == nil {
+		return fmt.Errorf("%s: no program for frames of %d bytes", c.row.Name, len(c.frame))
+	}
+	var template [12]uint64
+	padded := append(slices.Clone(c.frame), make([]byte, 8*len(template)-len(c.frame))...)
+	for i := range template {
+		template[i] = binary.LittleEndian.Uint64(padded[8*i:])
+	}
+	if err := c.collection.Variables["template"].Set(template); err != nil {
+		return fmt.Errorf("write template: %w", err)
+	}
+	action, err := prog.Run(&ebpf.RunOptions{Data: c.frame})
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.row.Name, err)
+	}
+	if action != c.expect {
+		return fmt.Errorf("%s, %s, IPv%d: XDP action %d, expected %d", c.row.Name, c.row.Hash, c.row.Family, action, c.expect)
+	}
+	before := threadTime()
+	if _, err := prog.Run(&ebpf.RunOptions{Data: c.frame, Repeat: testRepeats}); err != nil {
+		return fmt.Errorf("%s: %w", c.row.Name, err)
+	}
+	c.ns = append(c.ns, float64(threadTime()-before)/testRepeats)
+	return nil
+}
+
+// threadTime is the CPU time of this thread in nanoseconds.
+func threadTime() int64 {
+	var t unix.Timespec
+	// It cannot fail: the clock exists on every Linux.
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t)
+	return t.Nano()
+}

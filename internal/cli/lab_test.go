@@ -1,0 +1,41 @@
+package cli
+
+import (
+	"os"
+	"testing"
+
+	"smartcookie/internal/lab"
+)
+
+func TestLabRefusesWhatMakesNoSense(t *testing.T) {
+	c := newConsole()
+	for _, u := range []struct {
+		part string
+		args []string
+	}{
+		{`"--flood" flag: want max, 0 or packets per second`, []string{"lab", "--flood", "fast"}},
+		{"there are host, kernel, none, split", []string{"lab", "--defence", "hope"}},
+		{"--duration: want a time above 0", []string{"lab", "--duration", "0s"}},
+		{`unknown command "upp"`, []string{"lab", "upp"}},
+		{"lab exec: give client, attacker, edge or server, and a command", []string{"lab", "exec", "client"}},
+		{"lab exec: give client", []string{"lab", "exec"}},
+		{"there are syn, ack, rst, fin and synack", []string{"lab", "flood", "--kind", "udp"}},
+		{"lab exec: give client", []string{"lab", "exec", "client", "--"}},
+	} {
+		c.wantError(t, exitUsage, u.part, u.args...)
+	}
+}
+
+func TestLabSaysThatItNeedsRoot(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("this test needs to be another user than root")
+	}
+	c := newConsole()
+	for _, args := range [][]string{{"lab"}, {"lab", "up"}, {"lab", "down"}, {"lab", "exec", "client", "--", "true"}} {
+		c.wantError(t, exitError, lab.ErrNotRoot.Error(), args...)
+	}
+}
+
+func TestLabRefusesAnUnknownChild(t *testing.T) {
+	newConsole().wantError(t, exitError, "no such child of a lab", "lab", "child", "nobody")
+}

@@ -1,0 +1,222 @@
+package dataplane
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+	"time"
+
+	"smartcookie/internal/cookie"
+	"smartcookie/test/wire"
+)
+
+// say lets the server of a flow say something, which puts it into the filter.
+func (e edgeAgent) say(flow cookie.Flow) {
+	e.t.Helper()
+	p := wire.Packet{Source: flow.Destination, To: flow.Source, Flags: wire.ACK}
+	if action, _ := e.runUncounted(e.EdgeInside, p.Frame()); action != xdpRedirect {
+		e.t.Fatalf("the server's ACK: action %d", action)
+	}
+}
+
+// knows asks with a packet of the client, whose cookie is not valid.
+func (e edgeAgent) knows(flow cookie.Flow) bool {
+	e.t.Helper()
+	p := wire.Packet{Source: flow.Source, To: flow.Destination, Flags: wire.ACK}
+	action, _ := e.runUncounted(e.EdgeOutside, p.Frame())
+	return action == xdpRedirect
+}
+
+func TestTwinOfTheFilterHasTheKernelsBits(t *testing.T) {
+	e := newEdge(t)
+	twin := newFilterTwin(e)
+	random := newRandom(t)
+	for _, swept := range []uint64{0, 1, 500, 1023, 1024, 1025, 3000, 1 << 33} {
+		e.forget()
+		twin.clear()
+		twin.state.Swept = swept
+		if err := e.Filter.Put(uint32(0), twin.state); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 1000 {
+			flow := numberedFlow(random.Uint64N(1<<40), i%2 == 0)
+			e.say(flow)
+			twin.add(flow)
+		}
+		if !bytes.Equal(e.lines(), twin.bytes(t)) {
+			t.Errorf("after %d swept lines: the bits differ", swept)
+		}
+	}
+}
+
+// writeTwin gives the kernel the twin's filter.
+func (e edgeAgent) writeTwin(f filterTwin) {
+	e.t.Helper()
+	memory, err := e.FilterLines.Memory()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if _, err := memory.WriteAt(f.bytes(e.t), 0); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// falsePositives is the share of n flows that were never added and yet are in
+// the twin; for some of them the kernel is asked too.
+func (e edgeAgent) falsePositives(f filterTwin, numbering func(uint64) cookie.Flow, n uint64) float64 {
+	e.t.Helper()
+	found := 0
+	for i := range n {
+		flow := numbering(1<<40 + i)
+		has := f.has(flow)
+		if has {
+			found++
+		}
+		if (i%1000 == 0 || has && found < 200) && e.knows(flow) != has {
+			e.t.Fatalf("%v: in the twin %v, in the kernel not so", flow, has)
+		}
+	}
+	return float64(found) / float64(n)
+}
+
+func TestFilterOfAMillionFlowsHasFewFalsePositivesInEightMegabytes(t *testing.T) {
+	const flows, limit = 1_000_000, 1e-4
+	e := newEdge(t, func(c *EdgeConfig) { c.Flows = flows })
+	if size := int(e.FilterLines.MaxEntries()) * lineBytes; size > 8<<20 {
+		t.Errorf("both generations take %d bytes, more than 8 MB", size)
+	}
+	probes := uint64(2_000_000)
+	if testing.Short() {
+		probes = 200_000
+	}
+	for name, numbering := range map[string]func(uint64) cookie.Flow{
+		"scattered":    func(n uint64) cookie.Flow { return numberedFlow(n*0x9e3779b97f4b&(1<<48-1), n%2 == 0) },
+		"neighbouring": func(n uint64) cookie.Flow { return numberedFlow(n, n%2 == 0) },
+	} {
+		twin := newFilterTwin(e)
+		for generation := range uint64(2) { // filled with different flows
+			twin.state.Swept = generation * uint64(len(twin.lines))
+			for i := range uint64(flows) {
+				twin.add(numbering(generation<<32 + i))
+			}
+			e.writeTwin(twin)
+			rate := e.falsePositives(twin, numbering, probes)
+			t.Logf("%s flows, %d generations full: false positives %.2g", name, generation+1, rate)
+			if rate > limit {
+				t.Errorf("that is above %.0e", limit)
+			}
+		}
+	}
+}
+
+func TestFilterForgetsNoFlow(t *testing.T) {
+	e := newEdge(t, func(c *EdgeConfig) { c.Flows = 10_000 })
+	flows := make([]cookie.Flow, 10_000)
+	for i := range flows {
+		flows[i] = numberedFlow(uint64(i)*0x9e3779b9%(1<<40), i%2 == 0)
+		e.say(flows[i])
+	}
+	for _, flow := range flows {
+		if !e.knows(flow) {
+			t.Fatalf("%v is not in the filter", flow)
+		}
+	}
+}
+
+func TestFlowsOfOnlyOneOtherAddressOrPortAreOthers(t *testing.T) {
+	e := newEdge(t)
+	for _, v6 := range []bool{false, true} {
+		flow := numberedFlow(1<<20+7, v6)
+		e.say(flow)
+		swapped := flow
+		swapped.Source, swapped.Destination = flow.Destination, flow.Source
+		for n := range uint64(2000) {
+			if other := numberedFlow(n, v6); other != flow && e.knows(other) {
+				t.Errorf("%v is in the filter, %v is what was added", other, flow)
+			}
+		}
+		back := wire.Packet{Source: swapped.Source, To: swapped.Destination, Flags: wire.ACK}
+		if e.outside(back.Frame()).verdict == "pass_verified" {
+			t.Errorf("%v is in the filter in the other direction", flow)
+		}
+	}
+}
+
+// sweepTo does so many lines of the sweep by hand.
+func (e edgeAgent) sweepTo(twin *filterTwin, lines int) {
+	e.t.Helper()
+	twin.sweep(lines)
+	e.writeTwin(*twin)
+	if err := e.Filter.Put(uint32(0), twin.state); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+func TestFlowLivesForOneToTwoGenerations(t *testing.T) {
+	for _, start := range []int{0, 1, 700, 1023, 1024, 1500} {
+		e := newEdge(t)
+		twin := newFilterTwin(e)
+		e.sweepTo(&twin, start)
+		var flows []cookie.Flow
+		for i := range 50 {
+			flows = append(flows, numberedFlow(uint64(i)*7919, i%2 == 0))
+			e.say(flows[i])
+			twin.add(flows[i])
+		}
+		lines := len(twin.lines)
+		e.sweepTo(&twin, lines)
+		if slices.ContainsFunc(flows, func(f cookie.Flow) bool { return !e.knows(f) }) {
+			t.Errorf("from line %d: a flow is gone after one generation", start)
+		}
+		e.sweepTo(&twin, lines/2)
+		e.sweepTo(&twin, lines/2)
+		if slices.ContainsFunc(flows, e.knows) {
+			t.Errorf("from line %d: a flow is there after two generations", start)
+		}
+	}
+}
+
+func (e edgeAgent) swept() uint64 {
+	e.t.Helper()
+	var state edgeFilterState
+	if err := e.Filter.Lookup(uint32(0), &state); err != nil {
+		e.t.Fatal(err)
+	}
+	return state.Swept
+}
+
+// Time is what the kernel has swept: a slow machine changes nothing.
+func TestKernelsTimerSweepsWhatNobodyRefreshes(t *testing.T) {
+	e := newEdge(t, func(c *EdgeConfig) { c.Generation = 200 * time.Millisecond })
+	if _, err := e.TickStart.Run(nil); err != nil {
+		t.Fatal(err)
+	}
+	lines := uint64(e.FilterLines.MaxEntries())
+	idle, busy := numberedFlow(1, false), numberedFlow(2, true)
+	begin := e.swept()
+	e.say(idle)
+	e.say(busy)
+	said, refreshed := e.swept(), begin
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		before := e.swept()
+		idleThere, busyThere := e.knows(idle), e.knows(busy)
+		after := e.swept()
+		if !idleThere && after-begin <= lines {
+			t.Fatalf("gone after %d lines, a generation has %d", after-begin, lines)
+		}
+		if idleThere && before-said >= 2*lines {
+			t.Fatalf("still there after %d lines, a generation has %d", before-said, lines)
+		}
+		if !busyThere && after-refreshed <= lines {
+			t.Fatalf("gone %d lines after it was refreshed", after-refreshed)
+		}
+		if before-begin > 5*lines {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("only %d lines are swept", before-begin)
+		}
+		refreshed = e.swept()
+		e.say(busy)
+	}
+}

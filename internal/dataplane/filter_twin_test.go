@@ -1,0 +1,125 @@
+package dataplane
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"testing"
+
+	"smartcookie/internal/cookie"
+)
+
+// filterTwin does in Go what filter.h does in the kernel, with the same key.
+type filterTwin struct {
+	state edgeFilterState
+	lines []edgeFilterLine
+}
+
+// newFilterTwin takes an edge's key and the size of its filter.
+func newFilterTwin(e edgeAgent) filterTwin {
+	e.t.Helper()
+	twin := filterTwin{lines: make([]edgeFilterLine, e.FilterLines.MaxEntries())}
+	if err := e.Filter.Lookup(uint32(0), &twin.state); err != nil {
+		e.t.Fatal(err)
+	}
+	return twin
+}
+
+// words are the integers of a flow that the hash multiplies, in its order.
+func flowWords(flow cookie.Flow) []uint32 {
+	from, to := flow.Source.Addr().AsSlice(), flow.Destination.Addr().AsSlice()
+	ports := uint32(flow.Source.Port())<<16 | uint32(flow.Destination.Port())
+	words := []uint32{binary.BigEndian.Uint32(from), binary.BigEndian.Uint32(to), ports}
+	for i := 4; i < len(from); i += 4 {
+		words = append(words, binary.BigEndian.Uint32(from[i:]))
+	}
+	for i := 4; i < len(to); i += 4 {
+		words = append(words, binary.BigEndian.Uint32(to[i:]))
+	}
+	return words
+}
+
+func (f filterTwin) hash(flow cookie.Flow) uint64 {
+	var halves [2]uint64
+	for half, key := range f.state.Key {
+		halves[half] = key[0]
+		for i, word := range flowWords(flow) {
+			halves[half] += key[i+1] * uint64(word)
+		}
+	}
+	return halves[0]>>32<<32 | halves[1]>>32
+}
+
+// bits are those that a flow has in the words of a generation.
+func (f filterTwin) bits(hash uint64) (words [4]uint64) {
+	for i := range words {
+		low, high := hash>>(10*i)&31, hash>>(10*i+5)&31
+		words[i] = 1<<low | 1<<(32+high)
+	}
+	return words
+}
+
+func (f filterTwin) line(hash uint64) (*edgeFilterLine, int) {
+	index := hash >> 40 & uint64(len(f.lines)-1)
+	rounds := f.state.Swept / uint64(len(f.lines))
+	if index < f.state.Swept%uint64(len(f.lines)) {
+		rounds++ // swept once more than the lines behind it
+	}
+	return &f.lines[index], int(rounds & 1)
+}
+
+func (f filterTwin) add(flow cookie.Flow) {
+	hash := f.hash(flow)
+	line, current := f.line(hash)
+	for i, bits := range f.bits(hash) {
+		line.Word[current][i] |= bits
+	}
+}
+
+func (f filterTwin) has(flow cookie.Flow) bool {
+	hash := f.hash(flow)
+	line, _ := f.line(hash)
+	return within(line.Word[0], f.bits(hash)) || within(line.Word[1], f.bits(hash))
+}
+
+func within(words, bits [4]uint64) bool {
+	for i := range bits {
+		if words[i]&bits[i] != bits[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// sweep does what the kernel's sweep does with so many lines.
+func (f *filterTwin) sweep(lines int) {
+	for range lines {
+		index := f.state.Swept % uint64(len(f.lines))
+		generation := (f.state.Swept/uint64(len(f.lines)) + 1) & 1
+		f.lines[index].Word[generation] = [4]uint64{}
+		f.state.Swept++
+	}
+}
+
+func (f filterTwin) clear() { clear(f.lines) }
+
+// bytes is the content of the map.
+func (f filterTwin) bytes(t testing.TB) []byte {
+	t.Helper()
+	b, err := binary.Append(nil, binary.NativeEndian, f.lines)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// numberedFlow is one of 2^48 flows to web, all different.
+func numberedFlow(n uint64, v6 bool) cookie.Flow {
+	if v6 {
+		a := client6.Addr().As16()
+		binary.BigEndian.PutUint32(a[8:], uint32(n>>16))
+		return cookie.Flow{Source: netip.AddrPortFrom(netip.AddrFrom16(a), uint16(n)), Destination: web6}
+	}
+	var a [4]byte
+	binary.BigEndian.PutUint32(a[:], uint32(n>>16)+10<<24)
+	return cookie.Flow{Source: netip.AddrPortFrom(netip.AddrFrom4(a), uint16(n)), Destination: web4}
+}
