@@ -10,6 +10,10 @@
 
 enum { TSVAL_SHIFT_NS = 20 }; /* TSval ticks every 2^20 ns */
 
+/* A veth delivers what XDP_TX sends only if its other end has an XDP program,
+ * but what is redirected to it also if that has GRO. Set when loading. */
+const volatile bool answer_by_redirect = false;
+
 INLINE u32 tsval_make(const struct moment *now, const struct tcp_options *o)
 {
 	return ((u32)(now->clock_ns >> TSVAL_SHIFT_NS) & ~(u32)TSVAL_MASK) | options_tsval(o);
@@ -77,7 +81,7 @@ INLINE int answer(struct xdp_md *ctx, const struct packet *p, const struct servi
 	if (!answer_write(ctx, p, &o, &s))
 		return drop(id, VERDICT_DROP_NO_ROOM);
 	count(id, VERDICT_ANSWER_SYN);
-	return XDP_TX;
+	return answer_by_redirect ? (int)bpf_redirect(ctx->ingress_ifindex, 0) : XDP_TX;
 }
 
 /* The keys have run out and the service fails open: handshakes are the

@@ -65,6 +65,18 @@ SEC("xdp.frags") int outside_94(struct xdp_md *ctx) { return outside(ctx, 94); }
 SEC("xdp.frags") int inside_54(struct xdp_md *ctx) { return inside(ctx, 54); }
 SEC("xdp.frags") int inside_74(struct xdp_md *ctx) { return inside(ctx, 74); }
 
+/* On a device: the least that an answer can cost. */
+SEC("xdp.frags")
+int swap(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+
+	if (data + ETHERNET_LENGTH > end)
+		return XDP_DROP;
+	swap_addresses(data);
+	return XDP_TX;
+}
+
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 #endif

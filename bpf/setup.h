@@ -144,8 +144,9 @@ INLINE bool connection_was(const struct packet *p, const struct moment *now,
 	const struct agent_clock *c = bpf_map_lookup_elem(&clock, &zero);
 	if (!note || !c || note->what != what)
 		return false;
-	return now->monotonic_ns - note->at_ns <
-	       c->epoch_ns * (SERVER_EPOCHS_BEHIND + SERVER_EPOCHS_AHEAD + 1);
+	/* Signed: the tracepoint's clock is ahead of the coarse one by up to a tick. */
+	return (s64)(now->monotonic_ns - note->at_ns) <
+	       (s64)(c->epoch_ns * (SERVER_EPOCHS_BEHIND + SERVER_EPOCHS_AHEAD + 1));
 }
 
 INLINE void connection_note(const struct packet *p, const struct moment *now,

@@ -98,32 +98,34 @@ type kernelService struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	kernelMapBridgePorts = "bridge_ports"
-	kernelMapClock       = "clock"
-	kernelMapCounters    = "counters"
-	kernelMapEpochSeen   = "epoch_seen"
-	kernelMapFilter      = "filter"
-	kernelMapFilterLines = "filter_lines"
-	kernelMapKeys        = "keys"
-	kernelMapPortRanges  = "port_ranges"
-	kernelMapPrefixes4   = "prefixes4"
-	kernelMapPrefixes6   = "prefixes6"
-	kernelMapRoutePorts  = "route_ports"
-	kernelMapServices    = "services"
-	kernelProgFloor54    = "floor_54"
-	kernelProgFloor74    = "floor_74"
-	kernelProgFloor94    = "floor_94"
-	kernelProgInside54   = "inside_54"
-	kernelProgInside74   = "inside_74"
-	kernelProgOutside54  = "outside_54"
-	kernelProgOutside74  = "outside_74"
-	kernelProgOutside94  = "outside_94"
-	kernelVarFilterShift = "filter_shift"
-	kernelVarForwardMode = "forward_mode"
-	kernelVarGenerated   = "generated"
-	kernelVarKeySlotMask = "key_slot_mask"
-	kernelVarLinkLength  = "link_length"
-	kernelVarTemplate    = "template"
+	kernelMapBridgePorts      = "bridge_ports"
+	kernelMapClock            = "clock"
+	kernelMapCounters         = "counters"
+	kernelMapEpochSeen        = "epoch_seen"
+	kernelMapFilter           = "filter"
+	kernelMapFilterLines      = "filter_lines"
+	kernelMapKeys             = "keys"
+	kernelMapPortRanges       = "port_ranges"
+	kernelMapPrefixes4        = "prefixes4"
+	kernelMapPrefixes6        = "prefixes6"
+	kernelMapRoutePorts       = "route_ports"
+	kernelMapServices         = "services"
+	kernelProgFloor54         = "floor_54"
+	kernelProgFloor74         = "floor_74"
+	kernelProgFloor94         = "floor_94"
+	kernelProgInside54        = "inside_54"
+	kernelProgInside74        = "inside_74"
+	kernelProgOutside54       = "outside_54"
+	kernelProgOutside74       = "outside_74"
+	kernelProgOutside94       = "outside_94"
+	kernelProgSwap            = "swap"
+	kernelVarAnswerByRedirect = "answer_by_redirect"
+	kernelVarFilterShift      = "filter_shift"
+	kernelVarForwardMode      = "forward_mode"
+	kernelVarGenerated        = "generated"
+	kernelVarKeySlotMask      = "key_slot_mask"
+	kernelVarLinkLength       = "link_length"
+	kernelVarTemplate         = "template"
 )
 
 // loadKernel returns the embedded CollectionSpec for kernel.
@@ -176,6 +178,7 @@ type kernelProgramSpecs struct {
 	Outside54 *ebpf.ProgramSpec `ebpf:"outside_54"`
 	Outside74 *ebpf.ProgramSpec `ebpf:"outside_74"`
 	Outside94 *ebpf.ProgramSpec `ebpf:"outside_94"`
+	Swap      *ebpf.ProgramSpec `ebpf:"swap"`
 }
 
 // kernelMapSpecs contains maps before they are loaded into the kernel.
@@ -200,12 +203,13 @@ type kernelMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelVariableSpecs struct {
-	FilterShift *ebpf.VariableSpec `ebpf:"filter_shift"`
-	ForwardMode *ebpf.VariableSpec `ebpf:"forward_mode"`
-	Generated   *ebpf.VariableSpec `ebpf:"generated"`
-	KeySlotMask *ebpf.VariableSpec `ebpf:"key_slot_mask"`
-	LinkLength  *ebpf.VariableSpec `ebpf:"link_length"`
-	Template    *ebpf.VariableSpec `ebpf:"template"`
+	AnswerByRedirect *ebpf.VariableSpec `ebpf:"answer_by_redirect"`
+	FilterShift      *ebpf.VariableSpec `ebpf:"filter_shift"`
+	ForwardMode      *ebpf.VariableSpec `ebpf:"forward_mode"`
+	Generated        *ebpf.VariableSpec `ebpf:"generated"`
+	KeySlotMask      *ebpf.VariableSpec `ebpf:"key_slot_mask"`
+	LinkLength       *ebpf.VariableSpec `ebpf:"link_length"`
+	Template         *ebpf.VariableSpec `ebpf:"template"`
 }
 
 // kernelObjects contains all objects after they have been loaded into the kernel.
@@ -263,12 +267,13 @@ func (m *kernelMaps) Close() error {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelVariables struct {
-	FilterShift *ebpf.Variable `ebpf:"filter_shift"`
-	ForwardMode *ebpf.Variable `ebpf:"forward_mode"`
-	Generated   *ebpf.Variable `ebpf:"generated"`
-	KeySlotMask *ebpf.Variable `ebpf:"key_slot_mask"`
-	LinkLength  *ebpf.Variable `ebpf:"link_length"`
-	Template    *ebpf.Variable `ebpf:"template"`
+	AnswerByRedirect *ebpf.Variable `ebpf:"answer_by_redirect"`
+	FilterShift      *ebpf.Variable `ebpf:"filter_shift"`
+	ForwardMode      *ebpf.Variable `ebpf:"forward_mode"`
+	Generated        *ebpf.Variable `ebpf:"generated"`
+	KeySlotMask      *ebpf.Variable `ebpf:"key_slot_mask"`
+	LinkLength       *ebpf.Variable `ebpf:"link_length"`
+	Template         *ebpf.Variable `ebpf:"template"`
 }
 
 // kernelPrograms contains all programs after they have been loaded into the kernel.
@@ -283,6 +288,7 @@ type kernelPrograms struct {
 	Outside54 *ebpf.Program `ebpf:"outside_54"`
 	Outside74 *ebpf.Program `ebpf:"outside_74"`
 	Outside94 *ebpf.Program `ebpf:"outside_94"`
+	Swap      *ebpf.Program `ebpf:"swap"`
 }
 
 func (p *kernelPrograms) Close() error {
@@ -295,6 +301,7 @@ func (p *kernelPrograms) Close() error {
 		p.Outside54,
 		p.Outside74,
 		p.Outside94,
+		p.Swap,
 	)
 }
 

@@ -98,32 +98,34 @@ type oursService struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	oursMapBridgePorts = "bridge_ports"
-	oursMapClock       = "clock"
-	oursMapCounters    = "counters"
-	oursMapEpochSeen   = "epoch_seen"
-	oursMapFilter      = "filter"
-	oursMapFilterLines = "filter_lines"
-	oursMapKeys        = "keys"
-	oursMapPortRanges  = "port_ranges"
-	oursMapPrefixes4   = "prefixes4"
-	oursMapPrefixes6   = "prefixes6"
-	oursMapRoutePorts  = "route_ports"
-	oursMapServices    = "services"
-	oursProgFloor54    = "floor_54"
-	oursProgFloor74    = "floor_74"
-	oursProgFloor94    = "floor_94"
-	oursProgInside54   = "inside_54"
-	oursProgInside74   = "inside_74"
-	oursProgOutside54  = "outside_54"
-	oursProgOutside74  = "outside_74"
-	oursProgOutside94  = "outside_94"
-	oursVarFilterShift = "filter_shift"
-	oursVarForwardMode = "forward_mode"
-	oursVarGenerated   = "generated"
-	oursVarKeySlotMask = "key_slot_mask"
-	oursVarLinkLength  = "link_length"
-	oursVarTemplate    = "template"
+	oursMapBridgePorts      = "bridge_ports"
+	oursMapClock            = "clock"
+	oursMapCounters         = "counters"
+	oursMapEpochSeen        = "epoch_seen"
+	oursMapFilter           = "filter"
+	oursMapFilterLines      = "filter_lines"
+	oursMapKeys             = "keys"
+	oursMapPortRanges       = "port_ranges"
+	oursMapPrefixes4        = "prefixes4"
+	oursMapPrefixes6        = "prefixes6"
+	oursMapRoutePorts       = "route_ports"
+	oursMapServices         = "services"
+	oursProgFloor54         = "floor_54"
+	oursProgFloor74         = "floor_74"
+	oursProgFloor94         = "floor_94"
+	oursProgInside54        = "inside_54"
+	oursProgInside74        = "inside_74"
+	oursProgOutside54       = "outside_54"
+	oursProgOutside74       = "outside_74"
+	oursProgOutside94       = "outside_94"
+	oursProgSwap            = "swap"
+	oursVarAnswerByRedirect = "answer_by_redirect"
+	oursVarFilterShift      = "filter_shift"
+	oursVarForwardMode      = "forward_mode"
+	oursVarGenerated        = "generated"
+	oursVarKeySlotMask      = "key_slot_mask"
+	oursVarLinkLength       = "link_length"
+	oursVarTemplate         = "template"
 )
 
 // loadOurs returns the embedded CollectionSpec for ours.
@@ -176,6 +178,7 @@ type oursProgramSpecs struct {
 	Outside54 *ebpf.ProgramSpec `ebpf:"outside_54"`
 	Outside74 *ebpf.ProgramSpec `ebpf:"outside_74"`
 	Outside94 *ebpf.ProgramSpec `ebpf:"outside_94"`
+	Swap      *ebpf.ProgramSpec `ebpf:"swap"`
 }
 
 // oursMapSpecs contains maps before they are loaded into the kernel.
@@ -200,12 +203,13 @@ type oursMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type oursVariableSpecs struct {
-	FilterShift *ebpf.VariableSpec `ebpf:"filter_shift"`
-	ForwardMode *ebpf.VariableSpec `ebpf:"forward_mode"`
-	Generated   *ebpf.VariableSpec `ebpf:"generated"`
-	KeySlotMask *ebpf.VariableSpec `ebpf:"key_slot_mask"`
-	LinkLength  *ebpf.VariableSpec `ebpf:"link_length"`
-	Template    *ebpf.VariableSpec `ebpf:"template"`
+	AnswerByRedirect *ebpf.VariableSpec `ebpf:"answer_by_redirect"`
+	FilterShift      *ebpf.VariableSpec `ebpf:"filter_shift"`
+	ForwardMode      *ebpf.VariableSpec `ebpf:"forward_mode"`
+	Generated        *ebpf.VariableSpec `ebpf:"generated"`
+	KeySlotMask      *ebpf.VariableSpec `ebpf:"key_slot_mask"`
+	LinkLength       *ebpf.VariableSpec `ebpf:"link_length"`
+	Template         *ebpf.VariableSpec `ebpf:"template"`
 }
 
 // oursObjects contains all objects after they have been loaded into the kernel.
@@ -263,12 +267,13 @@ func (m *oursMaps) Close() error {
 //
 // It can be passed to loadOursObjects or ebpf.CollectionSpec.LoadAndAssign.
 type oursVariables struct {
-	FilterShift *ebpf.Variable `ebpf:"filter_shift"`
-	ForwardMode *ebpf.Variable `ebpf:"forward_mode"`
-	Generated   *ebpf.Variable `ebpf:"generated"`
-	KeySlotMask *ebpf.Variable `ebpf:"key_slot_mask"`
-	LinkLength  *ebpf.Variable `ebpf:"link_length"`
-	Template    *ebpf.Variable `ebpf:"template"`
+	AnswerByRedirect *ebpf.Variable `ebpf:"answer_by_redirect"`
+	FilterShift      *ebpf.Variable `ebpf:"filter_shift"`
+	ForwardMode      *ebpf.Variable `ebpf:"forward_mode"`
+	Generated        *ebpf.Variable `ebpf:"generated"`
+	KeySlotMask      *ebpf.Variable `ebpf:"key_slot_mask"`
+	LinkLength       *ebpf.Variable `ebpf:"link_length"`
+	Template         *ebpf.Variable `ebpf:"template"`
 }
 
 // oursPrograms contains all programs after they have been loaded into the kernel.
@@ -283,6 +288,7 @@ type oursPrograms struct {
 	Outside54 *ebpf.Program `ebpf:"outside_54"`
 	Outside74 *ebpf.Program `ebpf:"outside_74"`
 	Outside94 *ebpf.Program `ebpf:"outside_94"`
+	Swap      *ebpf.Program `ebpf:"swap"`
 }
 
 func (p *oursPrograms) Close() error {
@@ -295,6 +301,7 @@ func (p *oursPrograms) Close() error {
 		p.Outside54,
 		p.Outside74,
 		p.Outside94,
+		p.Swap,
 	)
 }
 

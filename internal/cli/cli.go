@@ -93,6 +93,7 @@ func newRootCommand(env *environment) *cobra.Command {
 		newEdgeCommand(env),
 		newServerCommand(env),
 		newDetachCommand(env),
+		newBenchCommand(env),
 		newKeysCommand(env),
 		newLabCommand(env),
 		newVersionCommand(env),

@@ -46,14 +46,26 @@ func read(name string, into any) (*source, error) {
 		}
 		return nil, &Error{File: name, Message: err.Error()}
 	}
-	tree, err := parser.ParseBytes(text, 0)
+	tree, err := decode(text, into)
 	if err != nil {
 		return nil, syntaxError(name, err)
 	}
-	if err := yaml.UnmarshalWithOptions(text, into, yaml.Strict()); err != nil {
-		return nil, syntaxError(name, err)
-	}
 	return &source{name: name, tree: tree}, nil
+}
+
+// errYAML is a file on which the YAML library panics: certain misplaced tags.
+var errYAML = errors.New("not valid YAML")
+
+func decode(text []byte, into any) (tree *ast.File, err error) {
+	defer func() {
+		if recover() != nil {
+			err = errYAML
+		}
+	}()
+	if tree, err = parser.ParseBytes(text, 0); err != nil {
+		return nil, err
+	}
+	return tree, yaml.UnmarshalWithOptions(text, into, yaml.Strict())
 }
 
 func syntaxError(name string, err error) error {

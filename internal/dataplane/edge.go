@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -20,6 +21,7 @@ type Interface struct {
 	Name  string
 	Index int
 	NoMAC bool // a device without Ethernet headers: a tunnel
+	Veth  bool // a virtual Ethernet pair, which transmits in its own way
 }
 
 // EdgeConfig is what an edge's programs are built for.
@@ -108,7 +110,9 @@ func (e *Edge) constants() map[string]any {
 		"filter_shift":  log2(lines),
 		"sweep_line_ns": max(uint64(c.Generation.Nanoseconds())/uint64(lines), 1),
 		"forward_mode":  uint32(c.Forward),
-		"link_length":   linkLength(append(c.Outside[:len(c.Outside):len(c.Outside)], c.Inside...)),
+
+		"answer_by_redirect": slices.ContainsFunc(c.Outside, func(i Interface) bool { return i.Veth }),
+		"link_length":        linkLength(append(c.Outside[:len(c.Outside):len(c.Outside)], c.Inside...)),
 	}
 }
 

@@ -252,6 +252,7 @@ const (
 	edgeProgTransmitException = "transmit_exception"
 	edgeProgTransmitProbe     = "transmit_probe"
 	edgeProgTransmitRedirect  = "transmit_redirect"
+	edgeVarAnswerByRedirect   = "answer_by_redirect"
 	edgeVarFilterShift        = "filter_shift"
 	edgeVarForwardMode        = "forward_mode"
 	edgeVarGenerated          = "generated"
@@ -339,12 +340,13 @@ type edgeMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type edgeVariableSpecs struct {
-	FilterShift *ebpf.VariableSpec `ebpf:"filter_shift"`
-	ForwardMode *ebpf.VariableSpec `ebpf:"forward_mode"`
-	Generated   *ebpf.VariableSpec `ebpf:"generated"`
-	KeySlotMask *ebpf.VariableSpec `ebpf:"key_slot_mask"`
-	LinkLength  *ebpf.VariableSpec `ebpf:"link_length"`
-	SweepLineNs *ebpf.VariableSpec `ebpf:"sweep_line_ns"`
+	AnswerByRedirect *ebpf.VariableSpec `ebpf:"answer_by_redirect"`
+	FilterShift      *ebpf.VariableSpec `ebpf:"filter_shift"`
+	ForwardMode      *ebpf.VariableSpec `ebpf:"forward_mode"`
+	Generated        *ebpf.VariableSpec `ebpf:"generated"`
+	KeySlotMask      *ebpf.VariableSpec `ebpf:"key_slot_mask"`
+	LinkLength       *ebpf.VariableSpec `ebpf:"link_length"`
+	SweepLineNs      *ebpf.VariableSpec `ebpf:"sweep_line_ns"`
 }
 
 // edgeObjects contains all objects after they have been loaded into the kernel.
@@ -410,12 +412,13 @@ func (m *edgeMaps) Close() error {
 //
 // It can be passed to loadEdgeObjects or ebpf.CollectionSpec.LoadAndAssign.
 type edgeVariables struct {
-	FilterShift *ebpf.Variable `ebpf:"filter_shift"`
-	ForwardMode *ebpf.Variable `ebpf:"forward_mode"`
-	Generated   *ebpf.Variable `ebpf:"generated"`
-	KeySlotMask *ebpf.Variable `ebpf:"key_slot_mask"`
-	LinkLength  *ebpf.Variable `ebpf:"link_length"`
-	SweepLineNs *ebpf.Variable `ebpf:"sweep_line_ns"`
+	AnswerByRedirect *ebpf.Variable `ebpf:"answer_by_redirect"`
+	FilterShift      *ebpf.Variable `ebpf:"filter_shift"`
+	ForwardMode      *ebpf.Variable `ebpf:"forward_mode"`
+	Generated        *ebpf.Variable `ebpf:"generated"`
+	KeySlotMask      *ebpf.Variable `ebpf:"key_slot_mask"`
+	LinkLength       *ebpf.Variable `ebpf:"link_length"`
+	SweepLineNs      *ebpf.Variable `ebpf:"sweep_line_ns"`
 }
 
 // edgePrograms contains all programs after they have been loaded into the kernel.

@@ -24,29 +24,24 @@ func newFilterTwin(e edgeAgent) filterTwin {
 	return twin
 }
 
-// words are the integers of a flow that the hash multiplies, in its order.
-func flowWords(flow cookie.Flow) []uint32 {
+// halfHash is the multilinear hash of filter.h: a product for each pair of
+// words, and the ports with a word of their own.
+func halfHash(key []uint64, flow cookie.Flow) uint64 {
 	from, to := flow.Source.Addr().AsSlice(), flow.Destination.Addr().AsSlice()
-	ports := uint32(flow.Source.Port())<<16 | uint32(flow.Destination.Port())
-	words := []uint32{binary.BigEndian.Uint32(from), binary.BigEndian.Uint32(to), ports}
-	for i := 4; i < len(from); i += 4 {
-		words = append(words, binary.BigEndian.Uint32(from[i:]))
+	ports := uint64(flow.Source.Port())<<16 | uint64(flow.Destination.Port())
+	sum := key[0] + (key[3]+ports)*key[4]
+	pairs := [][]uint64{key[1:3], key[5:7], key[7:9], key[9:11]}
+	for i := 0; i < len(from); i += 4 {
+		a, b := binary.BigEndian.Uint32(from[i:]), binary.BigEndian.Uint32(to[i:])
+		sum += (pairs[i/4][0] + uint64(a)) * (pairs[i/4][1] + uint64(b))
 	}
-	for i := 4; i < len(to); i += 4 {
-		words = append(words, binary.BigEndian.Uint32(to[i:]))
-	}
-	return words
+	return sum >> 32
 }
 
 func (f filterTwin) hash(flow cookie.Flow) uint64 {
-	var halves [2]uint64
-	for half, key := range f.state.Key {
-		halves[half] = key[0]
-		for i, word := range flowWords(flow) {
-			halves[half] += key[i+1] * uint64(word)
-		}
-	}
-	return halves[0]>>32<<32 | halves[1]>>32
+	h := halfHash(f.state.Key[0][:], flow)<<32 | halfHash(f.state.Key[1][:], flow)
+	h = (h ^ h>>32) * 0x9e3779b97f4a7c15
+	return h ^ h>>32
 }
 
 // bits are those that a flow has in the words of a generation.

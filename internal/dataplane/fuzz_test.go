@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -23,14 +24,14 @@ type bench struct {
 	model   *model
 	buffer  []byte
 	pending map[decision]uint64
-	frames  int // of the batch
-	answers int // of all batches
+	frames  int            // of the batch
+	seen    map[string]int // verdicts of all batches
 	before  []uint64
 	check   func() // of what must hold after a batch
 }
 
 func newBench(a agent, prog *ebpf.Program, m *model, judge func(*model, []byte) decision) *bench {
-	b := &bench{agent: a, prog: prog, judge: judge, model: m, buffer: make([]byte, 16384)}
+	b := &bench{agent: a, prog: prog, judge: judge, model: m, buffer: make([]byte, 16384), seen: make(map[string]int)}
 	b.check = func() {}
 	b.begin()
 	return b
@@ -45,6 +46,7 @@ func (b *bench) send(frame []byte) {
 	b.t.Helper()
 	want := b.judge(b.model, frame)
 	b.pending[want]++
+	b.seen[want.verdict]++
 	b.frames++
 	o := ebpf.RunOptions{Data: frame, DataOut: b.buffer}
 	action, err := b.prog.Run(&o)
@@ -60,7 +62,6 @@ func (b *bench) send(frame []byte) {
 		}
 		return
 	}
-	b.answers++
 	if err := answerFault(frame, o.DataOut, want.service); err != nil {
 		b.t.Fatalf("%x: answered with %x: %v", frame, o.DataOut, err)
 	}
@@ -156,8 +157,10 @@ func benches(t *testing.T) map[string]func(*testing.T) *bench {
 func frameSource(random *rand.Rand, inside bool) wire.Source {
 	var clients, servers []netip.Addr
 	for _, a := range []string{
-		"192.0.2.1", "10.1.2.3", "224.0.0.1", "127.0.0.1", "0.0.0.1", "203.0.113.5", "2001:db8:c::1", "2001:db8:c::2",
-		"::1", "::", "ff02::1", "2001:db8:1::5", "::ffff:192.0.2.1",
+		"192.0.2.1", "192.0.2.2", "10.1.2.3", "172.16.4.5", "100.64.1.1", "8.8.8.8", "1.1.1.1", "223.255.255.255",
+		"224.0.0.1", "127.0.0.1", "0.0.0.1", "203.0.113.5",
+		"2001:db8:c::1", "2001:db8:c::2", "fe80::1", "fd00::7", "2620::1", "::ffff:192.0.2.1", "2a00::1", "::2",
+		"::1", "::", "ff02::1", "2001:db8:1::5",
 	} {
 		clients = append(clients, netip.MustParseAddr(a))
 	}
@@ -183,7 +186,7 @@ func proven(random *rand.Rand, p wire.Packet) wire.Packet {
 	return p
 }
 
-// next returns one frame, and then some with faults put into it.
+// variants returns one frame, and then some with faults put into it.
 func variants(s wire.Source, inside bool) [][]byte {
 	p := s.Packet()
 	if inside { // the port of the service is the sender's
@@ -225,9 +228,26 @@ func TestMillionOddFramesEndAsTheModelSays(t *testing.T) {
 				}
 			}
 			b.settle()
-			t.Logf("%d frames, %d answers", count, b.answers)
+			t.Logf("verdicts: %v", b.seen)
+			for verdict := range strings.FieldsSeq(fuzzedVerdicts[name]) {
+				if b.seen[verdict] == 0 {
+					t.Errorf("no frame has met with %s: the source is too tame", verdict)
+				}
+			}
 		})
 	}
+}
+
+// fuzzedVerdicts are those that the frames must reach at each program.
+var fuzzedVerdicts = map[string]string{
+	"edge_outside": `pass_other pass_off drop_fragment drop_unparsable drop_vlan_depth drop_flags_null drop_flags_syn_fin
+		drop_flags_syn_rst drop_flags_xmas drop_flags_other drop_bad_cookie drop_no_key answer_syn pass_verified
+		pass_cookie pass_no_key drop_unverified_rst drop_unverified_synack drop_bad_source`,
+	"edge_inside": "pass_inside",
+	"edge_egress": "pass_inside",
+	"server_ingress": `pass_other pass_off drop_fragment drop_unparsable drop_flags_null drop_flags_syn_fin
+		drop_flags_syn_rst drop_flags_xmas drop_flags_other drop_bad_cookie pass_syn pass_closed_port pass_rst
+		drop_unverified_synack`,
 }
 
 func TestGoldenFramesCutAtEveryLengthEndAsTheModelSays(t *testing.T) {

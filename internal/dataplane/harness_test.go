@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -325,8 +326,17 @@ func (a agent) runUncounted(prog *ebpf.Program, frame []byte) (uint32, []byte) {
 }
 
 // fitsSKB says whether the kernel makes an skb of a frame for a test: it must
-// have something behind the Ethernet header, and fit one page.
-func fitsSKB(frame []byte) bool { return len(frame) > 14 && len(frame) < 3000 }
+// have a whole IP header, if any, and fit one page.
+func fitsSKB(frame []byte) bool {
+	least := 15
+	switch binary.BigEndian.Uint16(frame[12:]) {
+	case 0x0800:
+		least = 14 + 20
+	case 0x86dd:
+		least = 14 + 40
+	}
+	return len(frame) >= least && len(frame) < 3000
+}
 
 // counts are the counters of all services of the tests, one after another.
 func (a agent) counts() []uint64 {

@@ -87,10 +87,23 @@ func mountBPF(near string) error {
 	if rel, err := filepath.Rel(usual, near); err != nil || len(rel) > 1 && rel[:2] == ".." {
 		return fmt.Errorf("%s is not in a BPF file system: mount one there, or choose a directory below %s", near, usual)
 	}
+	if privateMounts() {
+		return fmt.Errorf("no BPF file system in this mount namespace, where it would end with this process: enter the network namespace alone (nsenter --net=/run/netns/NAME), not with ip netns exec")
+	}
 	if err := unix.Mount("bpf", usual, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
 		return fmt.Errorf("mount the BPF file system at %s: %w", usual, err)
 	}
 	return nil
+}
+
+// privateMounts says whether what we mount is seen by us and our children only.
+func privateMounts() bool {
+	ours, err := os.Readlink("/proc/self/ns/mnt")
+	if err != nil {
+		return false
+	}
+	theirs, err := os.Readlink("/proc/1/ns/mnt")
+	return err == nil && ours != theirs
 }
 
 func (p *Pins) mapPath(name string) string  { return filepath.Join(p.path, "maps", name) }

@@ -82,7 +82,7 @@ func (e *Edge) TryTransmit() error {
 		}
 		for cause, n := range after {
 			if n > before[cause] {
-				return fmt.Errorf("try XDP_TX on %s: %w (%s): its driver lacks it or has no queue for it; on a veth, the other end needs an XDP program or GRO", i.Name, ErrTransmit, cause)
+				return fmt.Errorf("try XDP_TX on %s: %w (%s): its driver lacks it or has no queue for it; on a veth, switch GRO on at the other end (ethtool -K NAME gro on)", i.Name, ErrTransmit, cause)
 			}
 		}
 	}

@@ -70,6 +70,20 @@ func CheckDevice(name string, generic, bridge bool, log *slog.Logger) error {
 	return nil
 }
 
+// driverOf names a device's driver, "" if it does not say.
+func driverOf(name string) string {
+	tool, err := ethtool.NewEthtool()
+	if err != nil {
+		return ""
+	}
+	defer tool.Close()
+	driver, err := tool.DriverName(name)
+	if err != nil {
+		return ""
+	}
+	return driver
+}
+
 func (o offload) fault(device string) error {
 	return &DeviceError{Device: device, Problem: o.problem, Mend: o.command(device)}
 }

@@ -113,7 +113,10 @@ func DomainsOf(services []policy.Service) []string {
 func Interfaces(devices []net.Interface) []dataplane.Interface {
 	all := make([]dataplane.Interface, len(devices))
 	for i, d := range devices {
-		all[i] = dataplane.Interface{Name: d.Name, Index: d.Index, NoMAC: len(d.HardwareAddr) == 0 && d.Flags&net.FlagLoopback == 0}
+		all[i] = dataplane.Interface{
+			Name: d.Name, Index: d.Index, Veth: driverOf(d.Name) == "veth",
+			NoMAC: len(d.HardwareAddr) == 0 && d.Flags&net.FlagLoopback == 0,
+		}
 	}
 	return all
 }

@@ -28,7 +28,6 @@ type Config struct {
 	Ports     []policy.PortRange
 	Generic   bool
 	Confirm   time.Duration // 0: no confirmation is asked for
-	MSS       int
 }
 
 // Options are what surrounds a daemon.

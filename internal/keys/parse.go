@@ -73,10 +73,20 @@ func Parse(name string, text []byte) (*File, error) {
 		return nil, &FileError{File: name, Err: errors.New("want one YAML document")}
 	}
 	var c content
-	if err := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict()).Decode(&c); err != nil {
+	if err := decode(text, &c); err != nil {
 		return nil, p.yamlError(err)
 	}
 	return p.file(c)
+}
+
+// decode is strict. The YAML library panics on certain misplaced tags.
+func decode(text []byte, into *content) (err error) {
+	defer func() {
+		if recover() != nil {
+			err = errors.New("not valid YAML")
+		}
+	}()
+	return yaml.NewDecoder(bytes.NewReader(text), yaml.Strict()).Decode(into)
 }
 
 // yamlError keeps the line and the kind of a YAML error. Its own text may quote

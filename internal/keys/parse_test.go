@@ -128,6 +128,7 @@ func TestFaultIsReportedWithItsLine(t *testing.T) {
 func FuzzParseNeverPanicsNorShowsTheKey(f *testing.F) {
 	f.Add([]byte(good))
 	f.Add([]byte("format: 1\nepoch_seconds: 8\ndomains: {d: [{}]}"))
+	f.Add([]byte("format: 1\nepoch_seconds: 8\ndomains:\n a: !0\n 0\n   -0")) // the YAML library panics
 	f.Fuzz(func(t *testing.T, text []byte) {
 		file, err := Parse("keys", text)
 		if err != nil {

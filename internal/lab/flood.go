@@ -20,7 +20,8 @@ type FloodOptions struct {
 	Profile Profile
 	Rate    Rate
 	IPv6    bool
-	Port    uint16        // of the server, 80 if 0
+	Target  netip.Addr    // the server's address if not valid
+	Port    uint16        // of the target, 80 if 0
 	Sources netip.Prefix  // FloodSources4 or FloodSources6 if not valid
 	Limit   time.Duration // it ends by itself after this, an hour if 0
 	Seed    uint64        // of the random fields, 1 if 0
@@ -62,6 +63,9 @@ func (l *Lab) floodConfig(options *FloodOptions) (floodConfig, error) {
 		return floodConfig{}, errors.New("a flood needs a rate above 0")
 	}
 	options.defaults()
+	if !options.Target.IsValid() {
+		options.Target = l.Server.Addr(options.IPv6)
+	}
 	link, err := l.Attacker.link.LinkByName(l.Attacker.Port)
 	if err != nil {
 		return floodConfig{}, fmt.Errorf("find the attacker's port: %w", err)
@@ -73,7 +77,7 @@ func (l *Lab) floodConfig(options *FloodOptions) (floodConfig, error) {
 	frame := newTemplate(frameConfig{
 		sourceMAC: link.Attrs().HardwareAddr,
 		targetMAC: gateway,
-		target:    netip.AddrPortFrom(l.Server.Addr(options.IPv6), options.Port),
+		target:    netip.AddrPortFrom(options.Target, options.Port),
 		kind:      options.Kind,
 		profile:   options.Profile,
 	})

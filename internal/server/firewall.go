@@ -55,7 +55,7 @@ func statefulRules(text []byte) []Obstacle {
 	}
 	var found []Obstacle
 	for _, entry := range rules.Nftables {
-		if r := entry.Rule; r != nil && r.drops() && (r.matchesState("invalid") || r.matchesState("new") && r.matchesFlags()) {
+		if r := entry.Rule; r != nil && r.losesConnections() {
 			o := Obstacle{
 				Problem: fmt.Sprintf("a rule in nftables chain %s %s %s drops connections that began without a SYN", r.Family, r.Table, r.Chain),
 				Mend:    "accept the protected ports before it, or exempt them: table raw, `tcp dport … notrack`",
@@ -68,15 +68,48 @@ func statefulRules(text []byte) []Obstacle {
 	return found
 }
 
+func (r *rule) losesConnections() bool {
+	return r.mapsInvalidToDrop() || r.drops() && (r.matchesState("invalid") || r.matchesState("new") && r.matchesFlags())
+}
+
 func (r *rule) drops() bool {
 	return slices.ContainsFunc(r.Expr, func(e json.RawMessage) bool {
 		var verdict map[string]json.RawMessage
-		if json.Unmarshal(e, &verdict) != nil {
+		return json.Unmarshal(e, &verdict) == nil && drops(verdict)
+	})
+}
+
+func drops(verdict map[string]json.RawMessage) bool {
+	_, drop := verdict["drop"]
+	_, reject := verdict["reject"]
+	return drop || reject
+}
+
+// stateMap is `ct state vmap { invalid : drop, … }`: pairs of a state and a
+// verdict.
+type stateMap struct {
+	Vmap struct {
+		Key struct {
+			CT struct {
+				Key string `json:"key"`
+			} `json:"ct"`
+		} `json:"key"`
+		Data struct {
+			Set [][2]json.RawMessage `json:"set"`
+		} `json:"data"`
+	} `json:"vmap"`
+}
+
+func (r *rule) mapsInvalidToDrop() bool {
+	return slices.ContainsFunc(r.Expr, func(e json.RawMessage) bool {
+		var m stateMap
+		if json.Unmarshal(e, &m) != nil || m.Vmap.Key.CT.Key != "state" {
 			return false
 		}
-		_, drop := verdict["drop"]
-		_, reject := verdict["reject"]
-		return drop || reject
+		return slices.ContainsFunc(m.Vmap.Data.Set, func(pair [2]json.RawMessage) bool {
+			var verdict map[string]json.RawMessage
+			return strings.Contains(string(pair[0]), `"invalid"`) && json.Unmarshal(pair[1], &verdict) == nil && drops(verdict)
+		})
 	})
 }
 

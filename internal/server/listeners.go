@@ -19,6 +19,7 @@ type Listener struct {
 const (
 	sockDiagByFamily = 20
 	stateListen      = 10
+	diagInfo         = 2  // INET_DIAG_INFO: without it there is no INET_DIAG_ULP_INFO
 	diagULPInfo      = 19 // INET_DIAG_ULP_INFO
 	diagULPName      = 1  // INET_ULP_INFO_NAME
 	diagMessageLen   = 72 // struct inet_diag_msg
@@ -26,16 +27,17 @@ const (
 
 // diagRequest is struct inet_diag_req_v2 for a dump.
 type diagRequest struct {
-	family   uint8
-	protocol uint8
-	states   uint32
+	family     uint8
+	protocol   uint8
+	extensions uint8 // bit n-1: attribute n
+	states     uint32
 }
 
 func (r diagRequest) Len() int { return 56 }
 
 func (r diagRequest) Serialize() []byte {
 	b := make([]byte, r.Len())
-	b[0], b[1] = r.family, r.protocol
+	b[0], b[1], b[2] = r.family, r.protocol, r.extensions
 	binary.NativeEndian.PutUint32(b[4:], r.states)
 	return b
 }
@@ -46,7 +48,10 @@ func readListeners() ([]Listener, error) {
 	var all []Listener
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		request := nl.NewNetlinkRequest(sockDiagByFamily, unix.NLM_F_DUMP)
-		request.AddData(diagRequest{family: family, protocol: unix.IPPROTO_TCP, states: 1 << stateListen})
+		request.AddData(diagRequest{
+			family: family, protocol: unix.IPPROTO_TCP,
+			extensions: 1 << (diagInfo - 1), states: 1 << stateListen,
+		})
 		messages, err := request.Execute(unix.NETLINK_INET_DIAG, 0)
 		if err != nil {
 			return nil, fmt.Errorf("list listeners: %w", err)

@@ -105,15 +105,15 @@ func detachLeavesNothing(t *testing.T, daemons []*daemon) {
 		eventually(t, 5*time.Second, d.name+" notices and ends", func() bool {
 			return strings.Contains(string(d.process.Log()), "msg=detached")
 		})
-		if left := attached(t, d.at); len(left) > 0 {
+		if left := programsOn(t, d.at); len(left) > 0 {
 			t.Errorf("%s: still attached: %q", d.name, left)
 		}
 	}
 }
 
-// attached lists the programs on a namespace's devices, but for those with
+// programsOn lists the programs on a namespace's devices, but for those with
 // which the lab lets its veth ports take frames.
-func attached(t *testing.T, at *lab.Namespace) (found []string) {
+func programsOn(t *testing.T, at *lab.Namespace) (found []string) {
 	t.Helper()
 	if err := at.Do(func() error {
 		links, err := netlink.LinkList()

@@ -50,6 +50,7 @@ type wireLab struct {
 	*lab.Lab
 	shape  wireShape
 	agent  string // that holds the server's counters
+	daemon *lab.Process
 	random *rand.Rand
 	client *wirePort // where the client's packets leave
 	behind *wirePort // the edge's inside port: what is sent here has passed no edge
@@ -113,16 +114,18 @@ func (w *wireLab) defend(t *testing.T, more string) {
 	t.Helper()
 	if w.shape.host {
 		w.agent = "host"
-		if _, err := w.Defend(t.Context(), "host"); err != nil {
+		guard, err := w.Defend(t.Context(), "host")
+		if err != nil {
 			t.Fatal(err)
 		}
+		w.daemon = guard.Process("host")
 		return
 	}
 	keys, err := w.Keys()
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.start(t, w.Server.Namespace, "server", w.ServerConfig(keys)+more)
+	w.daemon = w.start(t, w.Server.Namespace, "server", w.ServerConfig(keys)+more)
 	w.start(t, w.Edge.Namespace, "edge", w.EdgeConfig(keys))
 }
 
@@ -214,6 +217,23 @@ func (w *wireLab) expect(t *testing.T, before wireVerdicts, want wireVerdicts) {
 	}
 }
 
+// await waits until so many new verdicts of these names are counted together.
+func (w *wireLab) await(t *testing.T, before wireVerdicts, total uint64, names ...string) wireVerdicts {
+	t.Helper()
+	for deadline := time.Now().Add(wirePatience); ; {
+		got, sum := w.verdicts(t).since(before), uint64(0)
+		for _, name := range names {
+			sum += got[name]
+		}
+		if sum >= total {
+			return got
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("verdicts %v, want %d of %v", got, total, names)
+		}
+	}
+}
+
 // states lists the kernel's sockets at the server for a client's port.
 func (w *wireLab) states(t *testing.T, port uint16) []string {
 	t.Helper()
@@ -253,6 +273,7 @@ type wirePort struct {
 type wireFrame struct {
 	bytes []byte
 	out   bool // sent by the host, not received
+	at    time.Time
 }
 
 func openWirePort(t *testing.T, at *lab.Namespace, name string, deliver func(wireFrame)) *wirePort {
@@ -310,7 +331,9 @@ func (p *wirePort) receive(deliver func(wireFrame)) {
 			continue
 		}
 		link, ok := from.(*unix.SockaddrLinklayer)
-		deliver(wireFrame{bytes: append([]byte{}, buffer[:n]...), out: ok && link.Pkttype == unix.PACKET_OUTGOING})
+		deliver(wireFrame{
+			bytes: append([]byte{}, buffer[:n]...), out: ok && link.Pkttype == unix.PACKET_OUTGOING, at: time.Now(),
+		})
 	}
 }
 
@@ -486,6 +509,7 @@ type wireFlow struct {
 	tsecr  uint32 // the server's latest TSval
 	got    []byte // the server's stream
 	fin    bool   // and its end
+	sent   int    // bytes of the client's stream, where a test keeps count
 	reset  *wirePacket
 	first  *uint32 // sequence number of the server's first segment after the SYN-ACK
 	latest wirePacket

@@ -1,0 +1,164 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+)
+
+// The kernel may hold a handshake of its own, of a SYN that came before the
+// defence: it gives way as other old sockets do.
+func TestReusedPortReplacesHalfOpenConnection(t *testing.T) {
+	for _, shape := range []wireShape{wireRoute, wireHost} {
+		t.Run(shape.name, func(t *testing.T) {
+			var old []*wireFlow
+			var s *wireServer
+			w := newWire(t, shape, wireSettings{before: func(w *wireLab) {
+				s = w.serve(t, wireEcho)
+				for i := range 2 * len(wireNewcomers) {
+					f := w.flow(t, i%2 == 1)
+					f.open()
+					w.awaitState(t, f, "SYN-RECV")
+					old = append(old, f)
+				}
+			}})
+			for i, f := range old {
+				newcomer := wireNewcomers[i/2]
+				t.Run(family(f.v6)+"/"+newcomer.name, func(t *testing.T) {
+					f.t, s.t = t, t
+					reuseWorks(t, w, s, f, false, newcomer)
+				})
+			}
+		})
+	}
+}
+
+// With tcp_rfc1337 nothing ends a TIME_WAIT early: the agent says so, and a
+// client that meets one is refused without a loop.
+func TestProtectedTimeWaitIsLeftAlone(t *testing.T) {
+	for _, shape := range []wireShape{wireRoute, wireHost} {
+		t.Run(shape.name, func(t *testing.T) {
+			w := newWire(t, shape, wireSettings{sysctls: map[string]string{"net.ipv4.tcp_rfc1337": "1"}})
+			if !bytes.Contains(w.daemon.Log(), []byte("tcp_rfc1337 is 1")) {
+				t.Errorf("the agent does not warn of tcp_rfc1337: %s", w.daemon.Log())
+			}
+			wireFamilies(t, func(t *testing.T, v6 bool) { stubbornTimeWait(t, w, v6) })
+		})
+	}
+}
+
+func stubbornTimeWait(t *testing.T, w *wireLab, v6 bool) {
+	s := w.serve(t, wireEcho)
+	old := w.flow(t, v6)
+	wireTimeWait(old, s)
+	w.awaitState(t, old, "TIME-WAIT")
+	before := w.verdicts(t)
+	f := old.reuse()
+	f.open()
+	setup := f.send(0, wireData, []byte(wireRequest))
+	w.expect(t, before, wireVerdicts{"requeue_timewait": 1, "drop_stubborn_socket": 1, "setup": 0})
+	f.emit(setup)
+	w.expect(t, before, wireVerdicts{"requeue_timewait": 1, "drop_stubborn_socket": 2, "setup": 0})
+	w.flow(t, v6).connect(wireRequest) // everybody else is served, and time has passed
+	w.expect(t, before, wireVerdicts{"requeue_timewait": 1, "drop_stubborn_socket": 2, "setup": 1})
+	w.awaitState(t, old, "TIME-WAIT")
+}
+
+// What GRO has merged is one packet to the agent, also when a copy of it is
+// queued again behind the reset of an old socket.
+func TestMergedFirstFlightStaysIntact(t *testing.T) {
+	for _, shape := range []wireShape{wireRoute, wireHost} {
+		t.Run(shape.name, func(t *testing.T) {
+			w := newWire(t, shape, wireSettings{})
+			w.mergeAtServer(t)
+			for _, state := range append([]wireState{{name: "new port"}}, wireStates...) {
+				wireFamilies(t, func(t *testing.T, v6 bool) {
+					t.Run(state.name, func(t *testing.T) {
+						// Whether GRO merges is a matter of time: try again.
+						for range 10 {
+							if mergedFlightArrives(t, w, state, v6) {
+								return
+							}
+						}
+						t.Fatal("nothing was merged: the test has not tested what it should")
+					})
+				})
+			}
+		})
+	}
+}
+
+// mergeAtServer makes the server's port wait for what it can merge.
+func (w *wireLab) mergeAtServer(t *testing.T) {
+	t.Helper()
+	need(t, "unshare", "mount")
+	script := fmt.Sprintf("mount -t sysfs sysfs /sys && echo 5000000 > /sys/class/net/%s/gro_flush_timeout", w.Server.Port)
+	if out, err := w.Server.Command(t.Context(), "unshare", "-m", "sh", "-c", script).CombinedOutput(); err != nil {
+		t.Fatalf("set gro_flush_timeout: %v: %s", err, out)
+	}
+}
+
+// mergedFlightArrives checks a flight, and says whether GRO merged any of it.
+func mergedFlightArrives(t *testing.T, w *wireLab, state wireState, v6 bool) bool {
+	s := w.serve(t, state.mode)
+	defer s.stop()
+	f := w.flow(t, v6)
+	if state.arrange != nil {
+		state.arrange(f, s)
+		w.awaitState(t, f, state.state)
+		f = f.reuse()
+	}
+	s.becomes(wireEcho)
+	accepted := len(s.conns())
+	tap := newWireTap(t, w.Server.Namespace, w.Server.Port)
+	f.open()
+	before := w.verdicts(t)
+	var frames [][]byte
+	var stream []byte
+	for i := range 6 {
+		frames = append(frames, f.frame(len(stream), wireACK, wireSegment(i)))
+		stream = append(stream, wireSegment(i)...)
+	}
+	f.emit(frames...)
+	f.expectStream(string(stream))
+	if got, _ := s.conn(accepted).read(); !bytes.Equal(got, stream) {
+		t.Fatalf("the server has received %d bytes, want %d", len(got), len(stream))
+	}
+	w.expect(t, before, wireVerdicts{"setup": 1, "drop_stubborn_socket": 0, "drop_refused": 0})
+	merged := tap.frames(func(frame wireFrame) bool {
+		p, ok := parseWirePacket(frame.bytes)
+		return ok && !frame.out && uint16(p.tcp.SrcPort) == f.port && len(p.tcp.Payload) > len(wireSegment(0))
+	})
+	return len(merged) > 0
+}
+
+// The setup packet may come twice to a port with an old socket, and the rest
+// of its flight before it has been queued again.
+func TestDuplicatedSetupPacketOnReusedPortSetsUpOnce(t *testing.T) {
+	w := newWire(t, wireRoute, wireSettings{})
+	wireFamilies(t, func(t *testing.T, v6 bool) {
+		for _, state := range wireStates {
+			t.Run(state.name, func(t *testing.T) {
+				s := w.serve(t, state.mode)
+				old, _ := state.make(t, w, s, v6, nil)
+				s.becomes(wireEcho)
+				f := old.reuse()
+				f.open()
+				before := w.verdicts(t)
+				setup, next := f.frame(0, wireData, []byte("first ")), f.frame(6, wireData, []byte("second"))
+				f.emit(setup, setup, next, setup, next, setup, next)
+				f.expectStream("first second")
+				if got, _ := s.conn(1).read(); string(got) != "first second" {
+					t.Fatalf("the server has received %q", got)
+				}
+				got := w.verdicts(t).since(before)
+				if got["setup"] != 1 || got["requeue_stale"]+got["requeue_timewait"] != 1 {
+					t.Fatalf("verdicts %v, want one setup and one requeue", got)
+				}
+				if n := len(s.conns()); n != 2 {
+					t.Fatalf("%d connections, want 2", n)
+				}
+			})
+		}
+	})
+}
