@@ -56,17 +56,17 @@ INLINE int inside(struct xdp_md *ctx, u32 length)
 	return rebuild(ctx, length) ? from_inside(ctx) : XDP_ABORTED;
 }
 
-SEC("xdp.frags") int floor_54(struct xdp_md *ctx) { return floor(ctx, 54); }
-SEC("xdp.frags") int floor_74(struct xdp_md *ctx) { return floor(ctx, 74); }
-SEC("xdp.frags") int floor_94(struct xdp_md *ctx) { return floor(ctx, 94); }
-SEC("xdp.frags") int outside_54(struct xdp_md *ctx) { return outside(ctx, 54); }
-SEC("xdp.frags") int outside_74(struct xdp_md *ctx) { return outside(ctx, 74); }
-SEC("xdp.frags") int outside_94(struct xdp_md *ctx) { return outside(ctx, 94); }
-SEC("xdp.frags") int inside_54(struct xdp_md *ctx) { return inside(ctx, 54); }
-SEC("xdp.frags") int inside_74(struct xdp_md *ctx) { return inside(ctx, 74); }
+SEC("xdp") int floor_54(struct xdp_md *ctx) { return floor(ctx, 54); }
+SEC("xdp") int floor_74(struct xdp_md *ctx) { return floor(ctx, 74); }
+SEC("xdp") int floor_94(struct xdp_md *ctx) { return floor(ctx, 94); }
+SEC("xdp") int outside_54(struct xdp_md *ctx) { return outside(ctx, 54); }
+SEC("xdp") int outside_74(struct xdp_md *ctx) { return outside(ctx, 74); }
+SEC("xdp") int outside_94(struct xdp_md *ctx) { return outside(ctx, 94); }
+SEC("xdp") int inside_54(struct xdp_md *ctx) { return inside(ctx, 54); }
+SEC("xdp") int inside_74(struct xdp_md *ctx) { return inside(ctx, 74); }
 
 /* On a device: the least that an answer can cost. */
-SEC("xdp.frags")
+SEC("xdp")
 int swap(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;

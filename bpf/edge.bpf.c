@@ -5,14 +5,14 @@
 #include "transmit.h"
 
 /* On the ports that face clients and attackers. */
-SEC("xdp.frags")
+SEC("xdp")
 int edge_outside(struct xdp_md *ctx)
 {
 	return from_outside(ctx);
 }
 
 /* On the ports that face servers. */
-SEC("xdp.frags")
+SEC("xdp")
 int edge_inside(struct xdp_md *ctx)
 {
 	return from_inside(ctx);

@@ -14,21 +14,49 @@
 #include "filter.h"
 #include "forward.h"
 
-/* Everything that needs the moment and the service: SYNs, and what is not in
- * the filter. */
-NOINLINE int edge_unverified(struct xdp_md *ctx, struct packet *p)
+/* Below two tags a host's kernel makes no connection from a cookie. */
+INLINE bool tags_prevent_setup(const struct packet *p)
 {
-	u32 id = service_find(p->flow.destination, p->flow.v6, flow_destination_port(&p->flow));
-	const struct service *service = service_get(id);
+	return forward_mode == FORWARD_LOCAL && p->network > ETHERNET_LENGTH + VLAN_LENGTH;
+}
 
-	if (id == SERVICE_NONE || !service)
-		return pass(ctx, p, SERVICE_NONE, VERDICT_PASS_OTHER);
-	if (service->mode == MODE_OFF)
-		return pass(ctx, p, id, VERDICT_PASS_OFF);
+/* The service that defends a packet's destination. NULL: none does, and
+ * *passes is the verdict with which the packet goes on. */
+INLINE const struct service *edge_service(const struct packet *p, const struct moment *now, u32 *id,
+					  enum verdict *passes)
+{
+	*id = service_find(p->flow.destination, p->flow.v6, flow_destination_port(&p->flow),
+			   now->version);
+	const struct service *service = service_get(*id);
 
+	*passes = *id == SERVICE_NONE ? VERDICT_PASS_OTHER : VERDICT_PASS_OFF;
+	if (*id == SERVICE_NONE || !service || service->mode == MODE_OFF || tags_prevent_setup(p))
+		return NULL;
+	return service;
+}
+
+NOINLINE int edge_open(struct xdp_md *ctx, struct packet *p)
+{
 	struct moment now = moment_now();
-	if (LIKELY(flags_open(p->flags)))
-		return answer(ctx, p, service, id, &now);
+	enum verdict passes;
+	u32 id;
+	const struct service *service = edge_service(p, &now, &id, &passes);
+
+	if (!service)
+		return pass(ctx, p, id, passes);
+	return answer(ctx, p, service, id, &now);
+}
+
+/* Neither a SYN nor, if it has an ACK, in the filter: the cookie decides. */
+NOINLINE int edge_doubtful(struct xdp_md *ctx, struct packet *p)
+{
+	struct moment now = moment_now();
+	enum verdict passes;
+	u32 id;
+	const struct service *service = edge_service(p, &now, &id, &passes);
+
+	if (!service)
+		return pass(ctx, p, id, passes);
 	enum verdict fault = flags_fault(p->flags);
 	if (fault != VERDICT_PASS_OTHER)
 		return drop(id, fault);
@@ -71,7 +99,7 @@ INLINE int from_outside(struct xdp_md *ctx)
 		return edge_unparsed(ctx, &p, parsed);
 	if (LIKELY(flags_acknowledge(p.flags)) && filter_has(&p.flow))
 		return pass(ctx, &p, SERVICE_NONE, VERDICT_PASS_VERIFIED);
-	return edge_unverified(ctx, &p);
+	return flags_open(p.flags) ? edge_open(ctx, &p) : edge_doubtful(ctx, &p);
 }
 
 /*
@@ -87,7 +115,9 @@ INLINE void edge_learn(const struct packet *p)
 		return;
 	if (filter_fresh(&flow))
 		return;
-	if (service_find(p->flow.source, p->flow.v6, (u16)(p->flow.ports >> 16)) != SERVICE_NONE)
+	struct moment now = moment_now();
+	if (service_find(p->flow.source, p->flow.v6, (u16)(p->flow.ports >> 16), now.version) !=
+	    SERVICE_NONE)
 		filter_add(&flow);
 }
 

@@ -10,6 +10,7 @@ struct moment {
 	u64 monotonic_ns;
 	u64 clock_ns;     /* what epochs are made of */
 	u64 epoch;
+	u64 version; /* of the services' tables */
 	bool learning;
 };
 
@@ -52,6 +53,7 @@ INLINE struct moment moment_at(u64 monotonic_ns)
 		return m; /* epoch 0 has no key: nothing is answered or accepted */
 	m.clock_ns = m.monotonic_ns + c->offset_ns;
 	m.epoch = epoch_of(m.clock_ns, c->epoch_ns);
+	m.version = c->tables_version;
 	m.learning = m.monotonic_ns < c->learn_until_ns;
 	return m;
 }

@@ -53,7 +53,7 @@ NOINLINE int server_known(struct __sk_buff *skb, const struct packet *p,
 	return requeue(skb, p, id, &old);
 }
 
-NOINLINE int server_service(struct __sk_buff *skb, struct packet *p,
+INLINE int server_service(struct __sk_buff *skb, struct packet *p,
 						    const struct service *service, u32 id)
 {
 	struct bpf_sock_tuple tuple = {};

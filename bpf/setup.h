@@ -184,7 +184,7 @@ INLINE void connection_established(const struct tcp_sock *tcp, const struct sock
 		key.server_be[3] = c->skc_rcv_saddr;
 		address[0] = BE32(c->skc_rcv_saddr);
 	}
-	if (service_find(address, v6, c->skc_num) == SERVICE_NONE)
+	if (service_search(address, v6, c->skc_num) == SERVICE_NONE)
 		return;
 	key.client_port_be = c->skc_dport;
 	key.server_port_be = BE16(c->skc_num);

@@ -101,7 +101,7 @@ SEC("xdp") int lab_sink(struct xdp_md *ctx)
 	return kind == SINK_PASSED ? XDP_PASS : XDP_DROP;
 }
 
-SEC("xdp") int lab_pass(struct xdp_md *ctx)
+SEC("xdp.frags") int lab_pass(struct xdp_md *ctx)
 {
 	(void)ctx;
 	return XDP_PASS;

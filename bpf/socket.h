@@ -39,14 +39,17 @@ INLINE u32 flow_tuple(const struct flow *f, struct bpf_sock_tuple *t)
 	return sizeof(t->ipv6);
 }
 
-/* At TC a tag is beside the data: a tagged packet belongs to the VLAN device
- * above, where an agent of its own may look at it. */
+/* Tagged packets are ours too: the host shape answers their SYNs. */
+const volatile bool own_tags = false;
+
+/* At TC a tag is beside the data: otherwise a tagged packet belongs to the
+ * VLAN device above, where an agent of its own may look at it. */
 INLINE enum parsed skb_packet(struct __sk_buff *skb, struct packet *p)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	u32 linear = skb->len < HEADERS_MAX ? skb->len : HEADERS_MAX;
 
-	if (skb->vlan_present)
+	if (skb->vlan_present && !own_tags)
 		return PARSED_OTHER;
 	if (data + linear > end) {
 		if (bpf_skb_pull_data(skb, linear))

@@ -109,7 +109,7 @@ struct agent_clock {
 	__u64 offset_ns;      /* to real time, modulo 2^64; 0 in the host shape */
 	__u64 epoch_ns;
 	__u64 learn_until_ns; /* coarse monotonic; unknown flows pass until then */
-	__u64 pad;
+	__u64 tables_version; /* raised after every change of prefixes or ports */
 };
 
 /* In the host shape the kernel makes the epoch keys itself, by SipHash-2-4

@@ -14,11 +14,11 @@ import (
 )
 
 type kernelAgentClock struct {
-	_            structs.HostLayout
-	OffsetNs     uint64
-	EpochNs      uint64
-	LearnUntilNs uint64
-	Pad          uint64
+	_             structs.HostLayout
+	OffsetNs      uint64
+	EpochNs       uint64
+	LearnUntilNs  uint64
+	TablesVersion uint64
 }
 
 type kernelEpochCache struct {
@@ -94,6 +94,15 @@ type kernelService struct {
 	Pad     uint16
 }
 
+type kernelServiceMemo struct {
+	_       structs.HostLayout
+	Version uint64
+	Address [4]uint32
+	Port    uint16
+	Service uint16
+	V6      uint32
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -109,6 +118,7 @@ const (
 	kernelMapPrefixes4        = "prefixes4"
 	kernelMapPrefixes6        = "prefixes6"
 	kernelMapRoutePorts       = "route_ports"
+	kernelMapServiceMemos     = "service_memos"
 	kernelMapServices         = "services"
 	kernelProgFloor54         = "floor_54"
 	kernelProgFloor74         = "floor_74"
@@ -125,6 +135,7 @@ const (
 	kernelVarGenerated        = "generated"
 	kernelVarKeySlotMask      = "key_slot_mask"
 	kernelVarLinkLength       = "link_length"
+	kernelVarMultiBuffer      = "multi_buffer"
 	kernelVarTemplate         = "template"
 )
 
@@ -185,18 +196,19 @@ type kernelProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelMapSpecs struct {
-	BridgePorts *ebpf.MapSpec `ebpf:"bridge_ports"`
-	Clock       *ebpf.MapSpec `ebpf:"clock"`
-	Counters    *ebpf.MapSpec `ebpf:"counters"`
-	EpochSeen   *ebpf.MapSpec `ebpf:"epoch_seen"`
-	Filter      *ebpf.MapSpec `ebpf:"filter"`
-	FilterLines *ebpf.MapSpec `ebpf:"filter_lines"`
-	Keys        *ebpf.MapSpec `ebpf:"keys"`
-	PortRanges  *ebpf.MapSpec `ebpf:"port_ranges"`
-	Prefixes4   *ebpf.MapSpec `ebpf:"prefixes4"`
-	Prefixes6   *ebpf.MapSpec `ebpf:"prefixes6"`
-	RoutePorts  *ebpf.MapSpec `ebpf:"route_ports"`
-	Services    *ebpf.MapSpec `ebpf:"services"`
+	BridgePorts  *ebpf.MapSpec `ebpf:"bridge_ports"`
+	Clock        *ebpf.MapSpec `ebpf:"clock"`
+	Counters     *ebpf.MapSpec `ebpf:"counters"`
+	EpochSeen    *ebpf.MapSpec `ebpf:"epoch_seen"`
+	Filter       *ebpf.MapSpec `ebpf:"filter"`
+	FilterLines  *ebpf.MapSpec `ebpf:"filter_lines"`
+	Keys         *ebpf.MapSpec `ebpf:"keys"`
+	PortRanges   *ebpf.MapSpec `ebpf:"port_ranges"`
+	Prefixes4    *ebpf.MapSpec `ebpf:"prefixes4"`
+	Prefixes6    *ebpf.MapSpec `ebpf:"prefixes6"`
+	RoutePorts   *ebpf.MapSpec `ebpf:"route_ports"`
+	ServiceMemos *ebpf.MapSpec `ebpf:"service_memos"`
+	Services     *ebpf.MapSpec `ebpf:"services"`
 }
 
 // kernelVariableSpecs contains global variables before they are loaded into the kernel.
@@ -209,6 +221,7 @@ type kernelVariableSpecs struct {
 	Generated        *ebpf.VariableSpec `ebpf:"generated"`
 	KeySlotMask      *ebpf.VariableSpec `ebpf:"key_slot_mask"`
 	LinkLength       *ebpf.VariableSpec `ebpf:"link_length"`
+	MultiBuffer      *ebpf.VariableSpec `ebpf:"multi_buffer"`
 	Template         *ebpf.VariableSpec `ebpf:"template"`
 }
 
@@ -232,18 +245,19 @@ func (o *kernelObjects) Close() error {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelMaps struct {
-	BridgePorts *ebpf.Map `ebpf:"bridge_ports"`
-	Clock       *ebpf.Map `ebpf:"clock"`
-	Counters    *ebpf.Map `ebpf:"counters"`
-	EpochSeen   *ebpf.Map `ebpf:"epoch_seen"`
-	Filter      *ebpf.Map `ebpf:"filter"`
-	FilterLines *ebpf.Map `ebpf:"filter_lines"`
-	Keys        *ebpf.Map `ebpf:"keys"`
-	PortRanges  *ebpf.Map `ebpf:"port_ranges"`
-	Prefixes4   *ebpf.Map `ebpf:"prefixes4"`
-	Prefixes6   *ebpf.Map `ebpf:"prefixes6"`
-	RoutePorts  *ebpf.Map `ebpf:"route_ports"`
-	Services    *ebpf.Map `ebpf:"services"`
+	BridgePorts  *ebpf.Map `ebpf:"bridge_ports"`
+	Clock        *ebpf.Map `ebpf:"clock"`
+	Counters     *ebpf.Map `ebpf:"counters"`
+	EpochSeen    *ebpf.Map `ebpf:"epoch_seen"`
+	Filter       *ebpf.Map `ebpf:"filter"`
+	FilterLines  *ebpf.Map `ebpf:"filter_lines"`
+	Keys         *ebpf.Map `ebpf:"keys"`
+	PortRanges   *ebpf.Map `ebpf:"port_ranges"`
+	Prefixes4    *ebpf.Map `ebpf:"prefixes4"`
+	Prefixes6    *ebpf.Map `ebpf:"prefixes6"`
+	RoutePorts   *ebpf.Map `ebpf:"route_ports"`
+	ServiceMemos *ebpf.Map `ebpf:"service_memos"`
+	Services     *ebpf.Map `ebpf:"services"`
 }
 
 func (m *kernelMaps) Close() error {
@@ -259,6 +273,7 @@ func (m *kernelMaps) Close() error {
 		m.Prefixes4,
 		m.Prefixes6,
 		m.RoutePorts,
+		m.ServiceMemos,
 		m.Services,
 	)
 }
@@ -273,6 +288,7 @@ type kernelVariables struct {
 	Generated        *ebpf.Variable `ebpf:"generated"`
 	KeySlotMask      *ebpf.Variable `ebpf:"key_slot_mask"`
 	LinkLength       *ebpf.Variable `ebpf:"link_length"`
+	MultiBuffer      *ebpf.Variable `ebpf:"multi_buffer"`
 	Template         *ebpf.Variable `ebpf:"template"`
 }
 

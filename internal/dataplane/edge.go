@@ -20,6 +20,7 @@ import (
 type Interface struct {
 	Name  string
 	Index int
+	MTU   int
 	NoMAC bool // a device without Ethernet headers: a tunnel
 	Veth  bool // a virtual Ethernet pair, which transmits in its own way
 }
@@ -99,7 +100,22 @@ func LoadEdge(pins *Pins, c EdgeConfig) (*Edge, error) {
 func (e *Edge) shape(spec *ebpf.CollectionSpec) error {
 	spec.Maps["filter_lines"].MaxEntries = FilterLines(e.config.Flows)
 	spec.Maps["keys"].MaxEntries = uint32(max(len(e.config.Domains), 1)) * e.slots
+	if e.multiBuffer() {
+		for _, name := range []string{"edge_outside", "edge_inside"} {
+			spec.Programs[name].Flags |= unix.BPF_F_XDP_HAS_FRAGS
+		}
+	}
 	return setConstants(spec, e.constants())
+}
+
+// singleBufferMTU is what every driver that we know of takes in one buffer.
+const singleBufferMTU = 3400
+
+// multiBuffer says whether frames may be longer than one buffer.
+func (e *Edge) multiBuffer() bool {
+	return slices.ContainsFunc(slices.Concat(e.config.Outside, e.config.Inside), func(i Interface) bool {
+		return i.MTU > singleBufferMTU
+	})
 }
 
 func (e *Edge) constants() map[string]any {
@@ -110,7 +126,9 @@ func (e *Edge) constants() map[string]any {
 		"filter_shift":  log2(lines),
 		"sweep_line_ns": max(uint64(c.Generation.Nanoseconds())/uint64(lines), 1),
 		"forward_mode":  uint32(c.Forward),
+		"own_tags":      c.Forward == Local,
 
+		"multi_buffer":       e.multiBuffer(),
 		"answer_by_redirect": slices.ContainsFunc(c.Outside, func(i Interface) bool { return i.Veth }),
 		"link_length":        linkLength(append(c.Outside[:len(c.Outside):len(c.Outside)], c.Inside...)),
 	}

@@ -14,11 +14,11 @@ import (
 )
 
 type edgeAgentClock struct {
-	_            structs.HostLayout
-	OffsetNs     uint64
-	EpochNs      uint64
-	LearnUntilNs uint64
-	Pad          uint64
+	_             structs.HostLayout
+	OffsetNs      uint64
+	EpochNs       uint64
+	LearnUntilNs  uint64
+	TablesVersion uint64
 }
 
 type edgeContractVersion uint32
@@ -143,6 +143,15 @@ const (
 	edgeServiceLimitsPREFIXES_MAX    edgeServiceLimits = 65536
 )
 
+type edgeServiceMemo struct {
+	_       structs.HostLayout
+	Version uint64
+	Address [4]uint32
+	Port    uint16
+	Service uint16
+	V6      uint32
+}
+
 type edgeServiceMode uint32
 
 const (
@@ -240,6 +249,7 @@ const (
 	edgeMapPrefixes4          = "prefixes4"
 	edgeMapPrefixes6          = "prefixes6"
 	edgeMapRoutePorts         = "route_ports"
+	edgeMapServiceMemos       = "service_memos"
 	edgeMapServices           = "services"
 	edgeMapTicker             = "ticker"
 	edgeMapTransmitFailures   = "transmit_failures"
@@ -258,6 +268,8 @@ const (
 	edgeVarGenerated          = "generated"
 	edgeVarKeySlotMask        = "key_slot_mask"
 	edgeVarLinkLength         = "link_length"
+	edgeVarMultiBuffer        = "multi_buffer"
+	edgeVarOwnTags            = "own_tags"
 	edgeVarSweepLineNs        = "sweep_line_ns"
 )
 
@@ -331,6 +343,7 @@ type edgeMapSpecs struct {
 	Prefixes4        *ebpf.MapSpec `ebpf:"prefixes4"`
 	Prefixes6        *ebpf.MapSpec `ebpf:"prefixes6"`
 	RoutePorts       *ebpf.MapSpec `ebpf:"route_ports"`
+	ServiceMemos     *ebpf.MapSpec `ebpf:"service_memos"`
 	Services         *ebpf.MapSpec `ebpf:"services"`
 	Ticker           *ebpf.MapSpec `ebpf:"ticker"`
 	TransmitFailures *ebpf.MapSpec `ebpf:"transmit_failures"`
@@ -346,6 +359,8 @@ type edgeVariableSpecs struct {
 	Generated        *ebpf.VariableSpec `ebpf:"generated"`
 	KeySlotMask      *ebpf.VariableSpec `ebpf:"key_slot_mask"`
 	LinkLength       *ebpf.VariableSpec `ebpf:"link_length"`
+	MultiBuffer      *ebpf.VariableSpec `ebpf:"multi_buffer"`
+	OwnTags          *ebpf.VariableSpec `ebpf:"own_tags"`
 	SweepLineNs      *ebpf.VariableSpec `ebpf:"sweep_line_ns"`
 }
 
@@ -382,6 +397,7 @@ type edgeMaps struct {
 	Prefixes4        *ebpf.Map `ebpf:"prefixes4"`
 	Prefixes6        *ebpf.Map `ebpf:"prefixes6"`
 	RoutePorts       *ebpf.Map `ebpf:"route_ports"`
+	ServiceMemos     *ebpf.Map `ebpf:"service_memos"`
 	Services         *ebpf.Map `ebpf:"services"`
 	Ticker           *ebpf.Map `ebpf:"ticker"`
 	TransmitFailures *ebpf.Map `ebpf:"transmit_failures"`
@@ -402,6 +418,7 @@ func (m *edgeMaps) Close() error {
 		m.Prefixes4,
 		m.Prefixes6,
 		m.RoutePorts,
+		m.ServiceMemos,
 		m.Services,
 		m.Ticker,
 		m.TransmitFailures,
@@ -418,6 +435,8 @@ type edgeVariables struct {
 	Generated        *ebpf.Variable `ebpf:"generated"`
 	KeySlotMask      *ebpf.Variable `ebpf:"key_slot_mask"`
 	LinkLength       *ebpf.Variable `ebpf:"link_length"`
+	MultiBuffer      *ebpf.Variable `ebpf:"multi_buffer"`
+	OwnTags          *ebpf.Variable `ebpf:"own_tags"`
 	SweepLineNs      *ebpf.Variable `ebpf:"sweep_line_ns"`
 }
 

@@ -104,9 +104,24 @@ func actionOf(verdict string) uint32 {
 	return xdpRedirect
 }
 
+// usualFrames makes an edge for networks without jumbo frames: its programs
+// take none.
+func usualFrames(c *EdgeConfig) {
+	c.Outside, c.Inside = slices.Clone(c.Outside), slices.Clone(c.Inside)
+	c.Outside[0].MTU, c.Inside[0].MTU = 1500, 1500
+}
+
 func TestFramesFromOutsideEndAsTheTableSays(t *testing.T) {
-	e := newEdge(t)
+	for name, e := range map[string]edgeAgent{"jumbo": newEdge(t), "usual": newEdge(t, usualFrames)} {
+		t.Run(name, func(t *testing.T) { checkGoldens(t, e, name == "jumbo") })
+	}
+}
+
+func checkGoldens(t *testing.T, e edgeAgent, jumbo bool) {
 	for _, g := range goldens() {
+		if len(g.frame()) > 1514 && !jumbo {
+			continue
+		}
 		t.Run(g.name, func(t *testing.T) {
 			e := edgeAgent{agent{e.tables, t}, e.edgeObjects}
 			e.forget()

@@ -166,7 +166,7 @@ type serverAgent struct {
 func newEdge(t testing.TB, change ...func(*EdgeConfig)) edgeAgent {
 	t.Helper()
 	needRoot(t)
-	lo := []Interface{{Name: "lo", Index: 1}}
+	lo := []Interface{{Name: "lo", Index: 1, MTU: 9000}} // frames may be jumbo
 	c := EdgeConfig{
 		Services: services, Domains: domains, Epochs: 100, Outside: lo, Inside: lo,
 		Forward: Bridge, Flows: 1000, Generation: time.Hour,

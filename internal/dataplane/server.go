@@ -69,6 +69,7 @@ func (s *Server) shape(spec *ebpf.CollectionSpec) error {
 	return setConstants(spec, map[string]any{
 		"key_slot_mask": s.slots - 1,
 		"link_length":   linkLength(c.Interfaces),
+		"own_tags":      c.Edge != nil,
 		"strict":        c.Strict,
 		"netns_cookie":  cookie,
 	})

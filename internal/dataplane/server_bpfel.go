@@ -14,11 +14,11 @@ import (
 )
 
 type serverAgentClock struct {
-	_            structs.HostLayout
-	OffsetNs     uint64
-	EpochNs      uint64
-	LearnUntilNs uint64
-	Pad          uint64
+	_             structs.HostLayout
+	OffsetNs      uint64
+	EpochNs       uint64
+	LearnUntilNs  uint64
+	TablesVersion uint64
 }
 
 type serverConnection struct {
@@ -91,6 +91,15 @@ type serverService struct {
 	Pad     uint16
 }
 
+type serverServiceMemo struct {
+	_       structs.HostLayout
+	Version uint64
+	Address [4]uint32
+	Port    uint16
+	Service uint16
+	V6      uint32
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -105,6 +114,7 @@ const (
 	serverMapPrefixes4          = "prefixes4"
 	serverMapPrefixes6          = "prefixes6"
 	serverMapRecent             = "recent"
+	serverMapServiceMemos       = "service_memos"
 	serverMapServices           = "services"
 	serverProgServerEstablished = "server_established"
 	serverProgServerIngress     = "server_ingress"
@@ -112,6 +122,7 @@ const (
 	serverVarKeySlotMask        = "key_slot_mask"
 	serverVarLinkLength         = "link_length"
 	serverVarNetnsCookie        = "netns_cookie"
+	serverVarOwnTags            = "own_tags"
 	serverVarStrict             = "strict"
 )
 
@@ -165,17 +176,18 @@ type serverProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type serverMapSpecs struct {
-	Allowed4   *ebpf.MapSpec `ebpf:"allowed4"`
-	Allowed6   *ebpf.MapSpec `ebpf:"allowed6"`
-	Clock      *ebpf.MapSpec `ebpf:"clock"`
-	Counters   *ebpf.MapSpec `ebpf:"counters"`
-	EpochSeen  *ebpf.MapSpec `ebpf:"epoch_seen"`
-	Keys       *ebpf.MapSpec `ebpf:"keys"`
-	PortRanges *ebpf.MapSpec `ebpf:"port_ranges"`
-	Prefixes4  *ebpf.MapSpec `ebpf:"prefixes4"`
-	Prefixes6  *ebpf.MapSpec `ebpf:"prefixes6"`
-	Recent     *ebpf.MapSpec `ebpf:"recent"`
-	Services   *ebpf.MapSpec `ebpf:"services"`
+	Allowed4     *ebpf.MapSpec `ebpf:"allowed4"`
+	Allowed6     *ebpf.MapSpec `ebpf:"allowed6"`
+	Clock        *ebpf.MapSpec `ebpf:"clock"`
+	Counters     *ebpf.MapSpec `ebpf:"counters"`
+	EpochSeen    *ebpf.MapSpec `ebpf:"epoch_seen"`
+	Keys         *ebpf.MapSpec `ebpf:"keys"`
+	PortRanges   *ebpf.MapSpec `ebpf:"port_ranges"`
+	Prefixes4    *ebpf.MapSpec `ebpf:"prefixes4"`
+	Prefixes6    *ebpf.MapSpec `ebpf:"prefixes6"`
+	Recent       *ebpf.MapSpec `ebpf:"recent"`
+	ServiceMemos *ebpf.MapSpec `ebpf:"service_memos"`
+	Services     *ebpf.MapSpec `ebpf:"services"`
 }
 
 // serverVariableSpecs contains global variables before they are loaded into the kernel.
@@ -186,6 +198,7 @@ type serverVariableSpecs struct {
 	KeySlotMask *ebpf.VariableSpec `ebpf:"key_slot_mask"`
 	LinkLength  *ebpf.VariableSpec `ebpf:"link_length"`
 	NetnsCookie *ebpf.VariableSpec `ebpf:"netns_cookie"`
+	OwnTags     *ebpf.VariableSpec `ebpf:"own_tags"`
 	Strict      *ebpf.VariableSpec `ebpf:"strict"`
 }
 
@@ -209,17 +222,18 @@ func (o *serverObjects) Close() error {
 //
 // It can be passed to loadServerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type serverMaps struct {
-	Allowed4   *ebpf.Map `ebpf:"allowed4"`
-	Allowed6   *ebpf.Map `ebpf:"allowed6"`
-	Clock      *ebpf.Map `ebpf:"clock"`
-	Counters   *ebpf.Map `ebpf:"counters"`
-	EpochSeen  *ebpf.Map `ebpf:"epoch_seen"`
-	Keys       *ebpf.Map `ebpf:"keys"`
-	PortRanges *ebpf.Map `ebpf:"port_ranges"`
-	Prefixes4  *ebpf.Map `ebpf:"prefixes4"`
-	Prefixes6  *ebpf.Map `ebpf:"prefixes6"`
-	Recent     *ebpf.Map `ebpf:"recent"`
-	Services   *ebpf.Map `ebpf:"services"`
+	Allowed4     *ebpf.Map `ebpf:"allowed4"`
+	Allowed6     *ebpf.Map `ebpf:"allowed6"`
+	Clock        *ebpf.Map `ebpf:"clock"`
+	Counters     *ebpf.Map `ebpf:"counters"`
+	EpochSeen    *ebpf.Map `ebpf:"epoch_seen"`
+	Keys         *ebpf.Map `ebpf:"keys"`
+	PortRanges   *ebpf.Map `ebpf:"port_ranges"`
+	Prefixes4    *ebpf.Map `ebpf:"prefixes4"`
+	Prefixes6    *ebpf.Map `ebpf:"prefixes6"`
+	Recent       *ebpf.Map `ebpf:"recent"`
+	ServiceMemos *ebpf.Map `ebpf:"service_memos"`
+	Services     *ebpf.Map `ebpf:"services"`
 }
 
 func (m *serverMaps) Close() error {
@@ -234,6 +248,7 @@ func (m *serverMaps) Close() error {
 		m.Prefixes4,
 		m.Prefixes6,
 		m.Recent,
+		m.ServiceMemos,
 		m.Services,
 	)
 }
@@ -246,6 +261,7 @@ type serverVariables struct {
 	KeySlotMask *ebpf.Variable `ebpf:"key_slot_mask"`
 	LinkLength  *ebpf.Variable `ebpf:"link_length"`
 	NetnsCookie *ebpf.Variable `ebpf:"netns_cookie"`
+	OwnTags     *ebpf.Variable `ebpf:"own_tags"`
 	Strict      *ebpf.Variable `ebpf:"strict"`
 }
 

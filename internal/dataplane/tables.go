@@ -75,6 +75,24 @@ func (t *tables) MovePrefixes(added, removed []netip.Prefix, set policy.PortSet)
 			return err
 		}
 	}
+	return t.raiseVersion()
+}
+
+// raiseVersion makes the data plane forget what it remembers of the tables.
+func (t *tables) raiseVersion() error {
+	const at = 24 // struct agent_clock, tables_version
+	memory, err := t.clock.Memory()
+	if err != nil {
+		return fmt.Errorf("map clock: %w", err)
+	}
+	var b [8]byte
+	if _, err := memory.ReadAt(b[:], at); err != nil {
+		return fmt.Errorf("read version of the tables: %w", err)
+	}
+	binary.NativeEndian.PutUint64(b[:], binary.NativeEndian.Uint64(b[:])+1)
+	if _, err := memory.WriteAt(b[:], at); err != nil {
+		return fmt.Errorf("write version of the tables: %w", err)
+	}
 	return nil
 }
 

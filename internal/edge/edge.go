@@ -114,7 +114,7 @@ func Interfaces(devices []net.Interface) []dataplane.Interface {
 	all := make([]dataplane.Interface, len(devices))
 	for i, d := range devices {
 		all[i] = dataplane.Interface{
-			Name: d.Name, Index: d.Index, Veth: driverOf(d.Name) == "veth",
+			Name: d.Name, Index: d.Index, MTU: d.MTU, Veth: driverOf(d.Name) == "veth",
 			NoMAC: len(d.HardwareAddr) == 0 && d.Flags&net.FlagLoopback == 0,
 		}
 	}
