@@ -60,7 +60,7 @@ test-long: ## the same, with tests that run for minutes in full (root)
 
 .PHONY: bench
 bench: ## measure, as ratios in one run; BENCH_JSON=FILE also writes JSON (root)
-	$(GO) run ./internal/bench/run
+	$(GO) run ./cmd/smartcookie bench
 
 .PHONY: fuzz
 fuzz: ## fuzz every target for FUZZTIME (30s)

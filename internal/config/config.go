@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,7 +27,8 @@ type Edge struct {
 	ReturnTraffic bool
 	Services      []policy.Service
 	Table         *policy.Table
-	Source        string
+
+	source *source
 }
 
 // Server is the configuration of a server agent.
@@ -38,7 +40,8 @@ type Server struct {
 	Recent     int
 	Services   []policy.Service
 	Table      *policy.Table
-	Source     string
+
+	source *source
 }
 
 // Defaults, and the bounds of what may be asked for.
@@ -98,7 +101,7 @@ func ReadEdge(name string) (*Edge, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Edge{Keys: f.Keys, Source: name, Flows: DefaultFlows, ReturnTraffic: f.ReturnTraffic == nil || *f.ReturnTraffic}
+	c := &Edge{Keys: f.Keys, source: src, Flows: DefaultFlows, ReturnTraffic: f.ReturnTraffic == nil || *f.ReturnTraffic}
 	checks := []func() error{
 		func() error { return src.require("$.keys", f.Keys) },
 		func() (err error) { c.Outside, err = src.interfaces("$.outside", f.Outside, true); return err },
@@ -123,7 +126,7 @@ func ReadServer(name string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Server{Keys: f.Keys, Source: name, Strict: f.Strict}
+	c := &Server{Keys: f.Keys, source: src, Strict: f.Strict}
 	checks := []func() error{
 		func() error { return src.require("$.keys", f.Keys) },
 		func() (err error) { c.Interfaces, err = src.interfaces("$.interfaces", f.Interfaces, true); return err },
@@ -140,6 +143,31 @@ func ReadServer(name string) (*Server, error) {
 		}
 	}
 	return c, nil
+}
+
+// AtOutside places an error at an outside interface, by its index in the list.
+func (c *Edge) AtOutside(i int, err error) error {
+	return c.source.at(fmt.Sprintf("$.outside[%d]", i), err)
+}
+
+// AtInside does so for an inside interface.
+func (c *Edge) AtInside(i int, err error) error {
+	return c.source.at(fmt.Sprintf("$.inside[%d]", i), err)
+}
+
+// AtDomain places an error at the first service that needs a key domain.
+func (c *Edge) AtDomain(domain string, err error) error {
+	return c.source.atDomain(c.Services, domain, err)
+}
+
+// AtDomain places an error at the first service that needs a key domain.
+func (c *Server) AtDomain(domain string, err error) error {
+	return c.source.atDomain(c.Services, domain, err)
+}
+
+func (s *source) atDomain(services []policy.Service, domain string, err error) error {
+	i := slices.IndexFunc(services, func(service policy.Service) bool { return service.Domain == domain })
+	return s.at(fmt.Sprintf("$.services[%d].domain", i), err)
 }
 
 func (c *Edge) readForward(src *source, f *edgeFile) error {

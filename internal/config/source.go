@@ -18,6 +18,7 @@ type Error struct {
 	File    string
 	Line    int // 0: the file as a whole
 	Message string
+	Cause   error // nil if the message is all there is
 }
 
 func (e *Error) Error() string {
@@ -29,6 +30,9 @@ func (e *Error) Error() string {
 
 // ExitCode is that of wrong input.
 func (e *Error) ExitCode() int { return 2 }
+
+// Unwrap returns what was wrong with the value, if something else says it.
+func (e *Error) Unwrap() error { return e.Cause }
 
 // source is a file whose values can be traced back to their lines.
 type source struct {
@@ -88,6 +92,11 @@ func firstLine(s string) string {
 // ("$.services[1].name"), or of the nearest thing around it that is there.
 func (s *source) fail(path, format string, args ...any) error {
 	return &Error{File: s.name, Line: s.line(path), Message: fmt.Sprintf(format, args...)}
+}
+
+// at places an error that somebody else found at the line of a value.
+func (s *source) at(path string, err error) error {
+	return &Error{File: s.name, Line: s.line(path), Message: err.Error(), Cause: err}
 }
 
 func (s *source) line(path string) int {

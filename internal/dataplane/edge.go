@@ -311,6 +311,9 @@ func (e *Edge) Attach(pins *Pins) error {
 }
 
 func pinMaps(pins *Pins, all map[string]*ebpf.Map) error {
+	if err := pins.pinContract(); err != nil {
+		return err
+	}
 	for name, m := range all {
 		if err := pins.pinMap(name, m); err != nil {
 			return err

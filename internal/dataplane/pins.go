@@ -112,6 +112,9 @@ func (p *Pins) linkPath(name string) string { return filepath.Join(p.path, "link
 // reusable returns the pinned maps of a group if all are there and fit the
 // programs; the state of one without the others would mean nothing.
 func (p *Pins) reusable(spec *ebpf.CollectionSpec, group []string) (map[string]*ebpf.Map, bool) {
+	if !p.sameContract() {
+		return nil, false
+	}
 	found := make(map[string]*ebpf.Map)
 	for _, name := range group {
 		m, err := ebpf.LoadPinnedMap(p.mapPath(name), nil)
@@ -127,6 +130,33 @@ func (p *Pins) reusable(spec *ebpf.CollectionSpec, group []string) (map[string]*
 		}
 	}
 	return found, true
+}
+
+// contractPin is a map that holds the contract's version: maps of another one
+// may look alike and mean something else.
+const contractPin = "contract"
+
+func (p *Pins) sameContract() bool {
+	m, err := ebpf.LoadPinnedMap(p.mapPath(contractPin), nil)
+	if err != nil {
+		return false
+	}
+	defer m.Close()
+	var version uint32
+	return m.Lookup(uint32(0), &version) == nil && version == uint32(edgeContractVersionCONTRACT_VERSION)
+}
+
+// pinContract records the version that what is pinned now keeps to.
+func (p *Pins) pinContract() error {
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: contractPin, Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	if err != nil {
+		return fmt.Errorf("make map %s: %w", contractPin, err)
+	}
+	defer m.Close()
+	if err := m.Put(uint32(0), uint32(edgeContractVersionCONTRACT_VERSION)); err != nil {
+		return fmt.Errorf("write map %s: %w", contractPin, err)
+	}
+	return p.pinMap(contractPin, m)
 }
 
 // pinMap puts the map in the place of an older one, never leaving none.

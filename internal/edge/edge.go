@@ -4,6 +4,7 @@ package edge
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"slices"
@@ -26,13 +27,15 @@ type Options struct {
 // Run protects until ctx ends or the agent is detached. The programs stay.
 func Run(ctx context.Context, c *config.Edge, o Options) error {
 	keeper, err := upkeep.New(c.Keys, DomainsOf(c.Services), o.Clocks, o.Log)
+	var domain *upkeep.DomainError
+	if errors.As(err, &domain) {
+		return c.AtDomain(domain.Domain, err)
+	}
 	if err != nil {
 		return err
 	}
-	for _, port := range slices.Concat(c.Outside, c.Inside) {
-		if err := CheckDevice(port.Name, c.Generic, c.Forward == "bridge", o.Log); err != nil {
-			return err
-		}
+	if err := checkDevices(c, o.Log); err != nil {
+		return err
 	}
 	pins, err := dataplane.OpenPins(o.Pins, dataplane.EdgeAgent)
 	if err != nil {
@@ -47,6 +50,20 @@ func Run(ctx context.Context, c *config.Edge, o Options) error {
 	o.Log.Info("ready", "outside", names(c.Outside), "inside", names(c.Inside),
 		"forward", c.Forward, "services", len(c.Services), "learning", learning(agent, c).String())
 	return serve(ctx, o.Log, keeper, agent, pins)
+}
+
+func checkDevices(c *config.Edge, log *slog.Logger) error {
+	for i, port := range c.Outside {
+		if err := CheckDevice(port.Name, c.Generic, c.Forward == "bridge", log); err != nil {
+			return c.AtOutside(i, err)
+		}
+	}
+	for i, port := range c.Inside {
+		if err := CheckDevice(port.Name, c.Generic, c.Forward == "bridge", log); err != nil {
+			return c.AtInside(i, err)
+		}
+	}
+	return nil
 }
 
 // start loads, fills and attaches; if it cannot, nothing new stays attached.

@@ -3,6 +3,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"strings"
@@ -24,6 +25,10 @@ type Options struct {
 // Run serves until ctx ends or the agent is detached. The programs stay.
 func Run(ctx context.Context, c *config.Server, o Options) error {
 	keeper, err := upkeep.New(c.Keys, edge.DomainsOf(c.Services), o.Clocks, o.Log)
+	var domain *upkeep.DomainError
+	if errors.As(err, &domain) {
+		return c.AtDomain(domain.Domain, err)
+	}
 	if err != nil {
 		return err
 	}

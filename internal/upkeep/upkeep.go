@@ -46,6 +46,18 @@ type Keeper struct {
 	broken  string // the last error with the key file, reported once
 }
 
+// DomainError is a key domain that a service needs and the key file lacks.
+type DomainError struct {
+	Domain, File string
+}
+
+func (e *DomainError) Error() string {
+	return fmt.Sprintf("no key domain %q in %s", e.Domain, e.File)
+}
+
+// ExitCode is that of wrong input.
+func (e *DomainError) ExitCode() int { return 2 }
+
 // stamp tells whether a file has changed.
 type stamp struct {
 	modified time.Time
@@ -85,7 +97,7 @@ func (k *Keeper) load() (*keys.File, stamp, error) {
 	}
 	for _, domain := range k.domains {
 		if _, ok := file.Domains[domain]; !ok {
-			return nil, st, &keys.FileError{File: k.path, Err: fmt.Errorf("no key domain %q, which a service needs", domain)}
+			return nil, st, &DomainError{Domain: domain, File: k.path}
 		}
 	}
 	return file, st, nil

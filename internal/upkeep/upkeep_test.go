@@ -326,10 +326,11 @@ func TestKeyThatIsNotYetInForceLeavesEmptySlots(t *testing.T) {
 func TestKeeperRefusesAFileThatLacksADomain(t *testing.T) {
 	b := newBench(t, "default")
 	_, err := New(b.path, []string{"default", "inner"}, b.clocks.read, slog.New(slog.DiscardHandler))
-	var fault *keys.FileError
-	if !errors.As(err, &fault) || fault.ExitCode() != 2 || !strings.Contains(err.Error(), `no key domain "inner"`) {
+	var lacks *DomainError
+	if !errors.As(err, &lacks) || lacks.ExitCode() != 2 || lacks.Domain != "inner" {
 		t.Errorf("got %v", err)
 	}
+	var fault *keys.FileError
 	if _, err := New(b.path+"x", nil, b.clocks.read, slog.New(slog.DiscardHandler)); !errors.As(err, &fault) || strings.Count(err.Error(), b.path) != 1 {
 		t.Errorf("got %v", err)
 	}
