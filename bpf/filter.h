@@ -14,7 +14,7 @@
 #include "lib/flow.h"
 #include "maps.h"
 
-/* A power of two; set when loading. Mapped, hence aligned to cache lines. */
+/* The size is set when loading. Mapped, hence aligned to cache lines. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -23,7 +23,7 @@ struct {
 	__type(value, struct filter_line);
 } filter_lines SEC(".maps");
 
-const volatile u32 filter_shift = 0; /* log2 of the lines */
+const volatile u32 filter_size = 1; /* lines */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -40,13 +40,13 @@ struct filter_spot {
 };
 
 /*
- * Multilinear hashing with half the multiplications, strongly universal in its
- * high 32 bits (Lemire, Kaser: "Strongly universal string hashing is fast"):
- * whatever two flows somebody chooses, they share a hash for one key in 2^32.
- * The key is random per agent and the hash is never seen, so that is all that
- * is asked of it; a SipHash would cost 12 ns more on every packet.
+ * Multilinear hashing with half the multiplications (Lemire, Kaser: "Strongly
+ * universal string hashing is fast"): whatever two flows somebody chooses,
+ * they share a sum for one key in 2^32 at most. The key is random per agent
+ * and the hash is never seen, so that is all that is asked of it; a SipHash
+ * would cost 12 ns more on every packet.
  */
-INLINE u64 filter_hash_half(const u64 *key, const struct flow *f)
+INLINE u64 filter_sum(const u64 *key, const struct flow *f)
 {
 	u64 sum = key[0] + (key[1] + f->source[0]) * (key[2] + f->destination[0]) +
 		  (key[3] + f->ports) * key[4];
@@ -56,35 +56,33 @@ INLINE u64 filter_hash_half(const u64 *key, const struct flow *f)
 			sum += (key[3 + 2 * i] + f->source[i]) *
 			       (key[4 + 2 * i] + f->destination[i]);
 	}
-	return sum >> 32;
+	return sum;
 }
 
 /*
- * The sums are linear in a word: the ports of one client or the addresses of
- * one network would get lines and bits at equal steps, and for some keys the
- * filter would let in up to half of all strangers among them. This bijection
- * breaks the steps; two flows share a hash as rarely as before.
+ * The sum is linear in a word: the ports of one client or the addresses of one
+ * network would get lines and bits at equal steps, and for some keys the filter
+ * would let in up to half of all strangers among them. This bijection breaks
+ * the steps; two flows share a hash as rarely as they share a sum.
  */
-INLINE u64 filter_mix(u64 hash)
+INLINE u64 filter_mix(u64 x)
 {
-	hash ^= hash >> 32;
-	hash *= 0x9e3779b97f4a7c15ULL; /* odd, 2^64 / the golden ratio */
-	return hash ^ hash >> 32;
+	x ^= x >> 32;
+	x *= 0x9e3779b97f4a7c15ULL; /* odd, 2^64 / the golden ratio */
+	x ^= x >> 29;
+	x *= 0xd6e8feb86659fd93ULL; /* odd, as many ones as zeros */
+	return x ^ x >> 32;
 }
 
-INLINE u64 filter_hash(const struct filter_state *s, const struct flow *f)
+/* The generation that is current in a line: the sweep has passed it once more
+ * than the lines that it has still before it. */
+INLINE u32 filter_generation(u64 position, u32 line)
 {
-	return filter_mix(filter_hash_half(s->key[0], f) << 32 | filter_hash_half(s->key[1], f));
+	return ((u32)(position >> 32) + (line < (u32)position)) & 1;
 }
 
-/* The generation that is current in a line, after `swept` lines in all. */
-INLINE u32 filter_generation(u64 swept, u32 line, u32 shift)
-{
-	return (u32)((swept + (1U << shift) - 1 - line) >> shift) & 1;
-}
-
-/* Eight indices of five bits in the hash: one bit in each half of each word.
- * The line's index is in bits that they do not use. */
+/* Eight indices of five bits in the low 40 bits of the hash: one bit in each
+ * half of each word. The line's index is made of the high ones. */
 INLINE u64 filter_word(u64 hash, u32 i)
 {
 	u64 pair = hash >> (10 * i);
@@ -99,11 +97,10 @@ INLINE bool filter_spot(const struct flow *f, struct filter_spot *spot)
 
 	if (!state)
 		return false;
-	spot->hash = filter_hash(state, f);
-	u32 shift = filter_shift;
-	u32 index = (u32)(spot->hash >> 40) & ((1U << shift) - 1);
+	spot->hash = filter_mix(filter_sum(state->key, f));
+	u32 index = (u32)((spot->hash >> 32) * filter_size >> 32);
 	spot->line = bpf_map_lookup_elem(&filter_lines, &index);
-	spot->current = filter_generation(state->swept, index, shift);
+	spot->current = filter_generation(state->position, index);
 	return spot->line;
 }
 

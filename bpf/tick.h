@@ -18,8 +18,8 @@ enum {
 
 struct ticking {
 	struct bpf_timer timer;
-	u64 from_ns; /* when the sweep began, and how many lines it had then */
-	u64 from_swept;
+	u64 from_ns; /* when the sweep began, and the lines that it has passed since */
+	u64 passed;
 };
 
 struct {
@@ -40,34 +40,37 @@ const volatile u64 sweep_line_ns = 1; /* generation / lines */
 
 struct sweep {
 	struct filter_state *state;
-	u64 until;
+	u64 due; /* lines */
 };
 
+/* Empties the older generation of the next line, then makes it the current. */
 static long sweep_step(u32 i, struct sweep *s)
 {
-	u64 swept = s->state->swept;
-	u32 index = (u32)swept & ((1U << filter_shift) - 1);
+	u32 round = (u32)(s->state->position >> 32), index = (u32)s->state->position;
 	struct filter_line *line = bpf_map_lookup_elem(&filter_lines, &index);
 
-	(void)i;
-	if (!line || (s64)(s->until - swept) <= 0)
+	if (!line || i >= s->due)
 		return 1;
-	u64 *word = line->word[((swept >> filter_shift) + 1) & 1];
+	u64 *word = line->word[(round + 1) & 1];
 	for (u32 w = 0; w < FILTER_WORDS; w++)
 		word[w] = 0;
-	__sync_fetch_and_add(&s->state->swept, 1); /* full barrier: empty, then current */
+	u64 step = index + 1 < filter_size ? 1 : (1ULL << 32) - index; /* or the next round */
+	__sync_fetch_and_add(&s->state->position, step); /* a full barrier before it */
 	return 0;
 }
 
-INLINE void sweep(const struct ticking *t, u64 now_ns)
+INLINE void sweep(struct ticking *t, u64 now_ns)
 {
 	u32 zero = 0;
 	struct sweep s = { .state = bpf_map_lookup_elem(&filter, &zero) };
 
 	if (!s.state)
 		return;
-	s.until = t->from_swept + (now_ns - t->from_ns) / sweep_line_ns;
+	s.due = (now_ns - t->from_ns) / sweep_line_ns - t->passed;
+	if (s.due > SWEEP_MAX)
+		s.due = SWEEP_MAX;
 	bpf_loop(SWEEP_MAX, sweep_step, &s, 0);
+	t->passed += s.due;
 }
 
 /* K_e of the host shape: two SipHash-2-4 of the epoch under the master key. */
@@ -126,13 +129,12 @@ int tick_start(void *ctx)
 {
 	u32 zero = 0;
 	struct ticking *t = bpf_map_lookup_elem(&ticker, &zero);
-	const struct filter_state *state = bpf_map_lookup_elem(&filter, &zero);
 
 	(void)ctx;
-	if (!t || !state)
+	if (!t)
 		return -1;
 	t->from_ns = bpf_ktime_get_ns();
-	t->from_swept = state->swept;
+	t->passed = 0;
 	bpf_timer_init(&t->timer, &ticker, CLOCK_MONOTONIC);
 	if (bpf_timer_set_callback(&t->timer, tick))
 		return -2;

@@ -184,8 +184,7 @@ enum filter_layout {
 	FILTER_WORDS       = 4,  /* 64-bit words per line and generation */
 	FILTER_BITS        = 8,  /* bits per flow, two in each word */
 	FILTER_GENERATIONS = 2,
-	FILTER_KEYS        = 11, /* words of the key of each half of the hash */
-	FILTER_SHIFT_MAX   = 24, /* 2^24 lines: what the hash can tell apart */
+	FILTER_KEYS        = 11, /* words of the hash's key */
 };
 
 /* Both generations of a block share one cache line: one miss per lookup. */
@@ -194,8 +193,8 @@ struct filter_line {
 };
 
 struct filter_state {
-	__u64 key[2][FILTER_KEYS]; /* random per agent */
-	__u64 swept;               /* lines swept since the filter began */
+	__u64 key[FILTER_KEYS]; /* random per agent */
+	__u64 position;         /* of the sweep: its round << 32 | the next line */
 };
 
 /* ---- the server's memory ---------------------------------------------- */

@@ -34,9 +34,9 @@ type kernelFilterLine struct {
 }
 
 type kernelFilterState struct {
-	_     structs.HostLayout
-	Key   [2][11]uint64
-	Swept uint64
+	_        structs.HostLayout
+	Key      [11]uint64
+	Position uint64
 }
 
 type kernelForwarding uint32
@@ -130,12 +130,13 @@ const (
 	kernelProgOutside94       = "outside_94"
 	kernelProgSwap            = "swap"
 	kernelVarAnswerByRedirect = "answer_by_redirect"
-	kernelVarFilterShift      = "filter_shift"
+	kernelVarFilterSize       = "filter_size"
 	kernelVarForwardMode      = "forward_mode"
 	kernelVarGenerated        = "generated"
 	kernelVarKeySlotMask      = "key_slot_mask"
 	kernelVarLinkLength       = "link_length"
 	kernelVarMultiBuffer      = "multi_buffer"
+	kernelVarOwnTags          = "own_tags"
 	kernelVarTemplate         = "template"
 )
 
@@ -216,12 +217,13 @@ type kernelMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelVariableSpecs struct {
 	AnswerByRedirect *ebpf.VariableSpec `ebpf:"answer_by_redirect"`
-	FilterShift      *ebpf.VariableSpec `ebpf:"filter_shift"`
+	FilterSize       *ebpf.VariableSpec `ebpf:"filter_size"`
 	ForwardMode      *ebpf.VariableSpec `ebpf:"forward_mode"`
 	Generated        *ebpf.VariableSpec `ebpf:"generated"`
 	KeySlotMask      *ebpf.VariableSpec `ebpf:"key_slot_mask"`
 	LinkLength       *ebpf.VariableSpec `ebpf:"link_length"`
 	MultiBuffer      *ebpf.VariableSpec `ebpf:"multi_buffer"`
+	OwnTags          *ebpf.VariableSpec `ebpf:"own_tags"`
 	Template         *ebpf.VariableSpec `ebpf:"template"`
 }
 
@@ -283,12 +285,13 @@ func (m *kernelMaps) Close() error {
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelVariables struct {
 	AnswerByRedirect *ebpf.Variable `ebpf:"answer_by_redirect"`
-	FilterShift      *ebpf.Variable `ebpf:"filter_shift"`
+	FilterSize       *ebpf.Variable `ebpf:"filter_size"`
 	ForwardMode      *ebpf.Variable `ebpf:"forward_mode"`
 	Generated        *ebpf.Variable `ebpf:"generated"`
 	KeySlotMask      *ebpf.Variable `ebpf:"key_slot_mask"`
 	LinkLength       *ebpf.Variable `ebpf:"link_length"`
 	MultiBuffer      *ebpf.Variable `ebpf:"multi_buffer"`
+	OwnTags          *ebpf.Variable `ebpf:"own_tags"`
 	Template         *ebpf.Variable `ebpf:"template"`
 }
 

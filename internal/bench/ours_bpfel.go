@@ -34,9 +34,9 @@ type oursFilterLine struct {
 }
 
 type oursFilterState struct {
-	_     structs.HostLayout
-	Key   [2][11]uint64
-	Swept uint64
+	_        structs.HostLayout
+	Key      [11]uint64
+	Position uint64
 }
 
 type oursForwarding uint32
@@ -130,12 +130,13 @@ const (
 	oursProgOutside94       = "outside_94"
 	oursProgSwap            = "swap"
 	oursVarAnswerByRedirect = "answer_by_redirect"
-	oursVarFilterShift      = "filter_shift"
+	oursVarFilterSize       = "filter_size"
 	oursVarForwardMode      = "forward_mode"
 	oursVarGenerated        = "generated"
 	oursVarKeySlotMask      = "key_slot_mask"
 	oursVarLinkLength       = "link_length"
 	oursVarMultiBuffer      = "multi_buffer"
+	oursVarOwnTags          = "own_tags"
 	oursVarTemplate         = "template"
 )
 
@@ -216,12 +217,13 @@ type oursMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type oursVariableSpecs struct {
 	AnswerByRedirect *ebpf.VariableSpec `ebpf:"answer_by_redirect"`
-	FilterShift      *ebpf.VariableSpec `ebpf:"filter_shift"`
+	FilterSize       *ebpf.VariableSpec `ebpf:"filter_size"`
 	ForwardMode      *ebpf.VariableSpec `ebpf:"forward_mode"`
 	Generated        *ebpf.VariableSpec `ebpf:"generated"`
 	KeySlotMask      *ebpf.VariableSpec `ebpf:"key_slot_mask"`
 	LinkLength       *ebpf.VariableSpec `ebpf:"link_length"`
 	MultiBuffer      *ebpf.VariableSpec `ebpf:"multi_buffer"`
+	OwnTags          *ebpf.VariableSpec `ebpf:"own_tags"`
 	Template         *ebpf.VariableSpec `ebpf:"template"`
 }
 
@@ -283,12 +285,13 @@ func (m *oursMaps) Close() error {
 // It can be passed to loadOursObjects or ebpf.CollectionSpec.LoadAndAssign.
 type oursVariables struct {
 	AnswerByRedirect *ebpf.Variable `ebpf:"answer_by_redirect"`
-	FilterShift      *ebpf.Variable `ebpf:"filter_shift"`
+	FilterSize       *ebpf.Variable `ebpf:"filter_size"`
 	ForwardMode      *ebpf.Variable `ebpf:"forward_mode"`
 	Generated        *ebpf.Variable `ebpf:"generated"`
 	KeySlotMask      *ebpf.Variable `ebpf:"key_slot_mask"`
 	LinkLength       *ebpf.Variable `ebpf:"link_length"`
 	MultiBuffer      *ebpf.Variable `ebpf:"multi_buffer"`
+	OwnTags          *ebpf.Variable `ebpf:"own_tags"`
 	Template         *ebpf.Variable `ebpf:"template"`
 }
 

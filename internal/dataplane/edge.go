@@ -55,15 +55,13 @@ var filterGroup = []string{"filter_lines", "filter", "ticker"}
 // hostGroup is the state of the host shape's keys.
 var hostGroup = []string{"keys", "master"}
 
-// FilterLines returns how many lines hold so many flows with at most one false
-// positive in 10,000: 33.5 bits for each flow and generation. At the power of
-// two above, up to twice as many.
+// flowsPerLine keeps false positives below one in 10,000: 32 bits for each flow
+// and generation.
+const flowsPerLine = 8
+
+// FilterLines returns how many lines of 64 bytes hold so many flows.
 func FilterLines(flows int) uint32 {
-	lines := uint32(1024)
-	for uint64(lines)*8 < uint64(flows) && lines < 1<<24 {
-		lines *= 2
-	}
-	return lines
+	return uint32(max((flows+flowsPerLine-1)/flowsPerLine, 1))
 }
 
 // LoadEdge loads the programs. With pins, state that an earlier daemon left is
@@ -123,7 +121,7 @@ func (e *Edge) constants() map[string]any {
 	lines := FilterLines(c.Flows)
 	return map[string]any{
 		"key_slot_mask": e.slots - 1,
-		"filter_shift":  log2(lines),
+		"filter_size":   lines,
 		"sweep_line_ns": max(uint64(c.Generation.Nanoseconds())/uint64(lines), 1),
 		"forward_mode":  uint32(c.Forward),
 		"own_tags":      c.Forward == Local,
@@ -145,13 +143,6 @@ func setConstants(spec *ebpf.CollectionSpec, constants map[string]any) error {
 		}
 	}
 	return nil
-}
-
-func log2(n uint32) (shift uint32) {
-	for ; n > 1; n /= 2 {
-		shift++
-	}
-	return shift
 }
 
 func linkLength(interfaces []Interface) uint32 {

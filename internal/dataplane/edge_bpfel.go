@@ -49,7 +49,6 @@ const (
 	edgeFilterLayoutFILTER_BITS        edgeFilterLayout = 8
 	edgeFilterLayoutFILTER_GENERATIONS edgeFilterLayout = 2
 	edgeFilterLayoutFILTER_KEYS        edgeFilterLayout = 11
-	edgeFilterLayoutFILTER_SHIFT_MAX   edgeFilterLayout = 24
 )
 
 type edgeFilterLine struct {
@@ -58,9 +57,9 @@ type edgeFilterLine struct {
 }
 
 type edgeFilterState struct {
-	_     structs.HostLayout
-	Key   [2][11]uint64
-	Swept uint64
+	_        structs.HostLayout
+	Key      [11]uint64
+	Position uint64
 }
 
 type edgeForwarding uint32
@@ -174,8 +173,8 @@ type edgeTicking struct {
 		_ structs.HostLayout
 		_ [16]byte
 	}
-	FromNs    uint64
-	FromSwept uint64
+	FromNs uint64
+	Passed uint64
 }
 
 type edgeTransmitFailure uint32
@@ -263,7 +262,7 @@ const (
 	edgeProgTransmitProbe     = "transmit_probe"
 	edgeProgTransmitRedirect  = "transmit_redirect"
 	edgeVarAnswerByRedirect   = "answer_by_redirect"
-	edgeVarFilterShift        = "filter_shift"
+	edgeVarFilterSize         = "filter_size"
 	edgeVarForwardMode        = "forward_mode"
 	edgeVarGenerated          = "generated"
 	edgeVarKeySlotMask        = "key_slot_mask"
@@ -354,7 +353,7 @@ type edgeMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type edgeVariableSpecs struct {
 	AnswerByRedirect *ebpf.VariableSpec `ebpf:"answer_by_redirect"`
-	FilterShift      *ebpf.VariableSpec `ebpf:"filter_shift"`
+	FilterSize       *ebpf.VariableSpec `ebpf:"filter_size"`
 	ForwardMode      *ebpf.VariableSpec `ebpf:"forward_mode"`
 	Generated        *ebpf.VariableSpec `ebpf:"generated"`
 	KeySlotMask      *ebpf.VariableSpec `ebpf:"key_slot_mask"`
@@ -430,7 +429,7 @@ func (m *edgeMaps) Close() error {
 // It can be passed to loadEdgeObjects or ebpf.CollectionSpec.LoadAndAssign.
 type edgeVariables struct {
 	AnswerByRedirect *ebpf.Variable `ebpf:"answer_by_redirect"`
-	FilterShift      *ebpf.Variable `ebpf:"filter_shift"`
+	FilterSize       *ebpf.Variable `ebpf:"filter_size"`
 	ForwardMode      *ebpf.Variable `ebpf:"forward_mode"`
 	Generated        *ebpf.Variable `ebpf:"generated"`
 	KeySlotMask      *ebpf.Variable `ebpf:"key_slot_mask"`

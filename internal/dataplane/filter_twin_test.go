@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"encoding/binary"
+	"math"
 	"net/netip"
 	"testing"
 
@@ -24,23 +25,20 @@ func newFilterTwin(e edgeAgent) filterTwin {
 	return twin
 }
 
-// halfHash is the multilinear hash of filter.h: a product for each pair of
-// words, and the ports with a word of their own.
-func halfHash(key []uint64, flow cookie.Flow) uint64 {
+// hash is the multilinear hash of filter.h, a product for each pair of words
+// and the ports with a word of their own, and the bijection behind it.
+func (f filterTwin) hash(flow cookie.Flow) uint64 {
+	key := f.state.Key
 	from, to := flow.Source.Addr().AsSlice(), flow.Destination.Addr().AsSlice()
 	ports := uint64(flow.Source.Port())<<16 | uint64(flow.Destination.Port())
-	sum := key[0] + (key[3]+ports)*key[4]
+	h := key[0] + (key[3]+ports)*key[4]
 	pairs := [][]uint64{key[1:3], key[5:7], key[7:9], key[9:11]}
 	for i := 0; i < len(from); i += 4 {
 		a, b := binary.BigEndian.Uint32(from[i:]), binary.BigEndian.Uint32(to[i:])
-		sum += (pairs[i/4][0] + uint64(a)) * (pairs[i/4][1] + uint64(b))
+		h += (pairs[i/4][0] + uint64(a)) * (pairs[i/4][1] + uint64(b))
 	}
-	return sum >> 32
-}
-
-func (f filterTwin) hash(flow cookie.Flow) uint64 {
-	h := halfHash(f.state.Key[0][:], flow)<<32 | halfHash(f.state.Key[1][:], flow)
 	h = (h ^ h>>32) * 0x9e3779b97f4a7c15
+	h = (h ^ h>>29) * 0xd6e8feb86659fd93
 	return h ^ h>>32
 }
 
@@ -54,12 +52,18 @@ func (f filterTwin) bits(hash uint64) (words [4]uint64) {
 }
 
 func (f filterTwin) line(hash uint64) (*edgeFilterLine, int) {
-	index := hash >> 40 & uint64(len(f.lines)-1)
-	rounds := f.state.Swept / uint64(len(f.lines))
-	if index < f.state.Swept%uint64(len(f.lines)) {
-		rounds++ // swept once more than the lines behind it
+	index := hash >> 32 * uint64(len(f.lines)) >> 32
+	round, next := f.state.Position>>32, f.state.Position&math.MaxUint32
+	if index < next {
+		round++ // swept once more than the lines behind it
 	}
-	return &f.lines[index], int(rounds & 1)
+	return &f.lines[index], int(round & 1)
+}
+
+// after sets the sweep to where it is once it has passed so many lines.
+func (f *filterTwin) after(lines uint64) {
+	n := uint64(len(f.lines))
+	f.state.Position = lines/n<<32 | lines%n
 }
 
 func (f filterTwin) add(flow cookie.Flow) {
@@ -88,10 +92,9 @@ func within(words, bits [4]uint64) bool {
 // sweep does what the kernel's sweep does with so many lines.
 func (f *filterTwin) sweep(lines int) {
 	for range lines {
-		index := f.state.Swept % uint64(len(f.lines))
-		generation := (f.state.Swept/uint64(len(f.lines)) + 1) & 1
-		f.lines[index].Word[generation] = [4]uint64{}
-		f.state.Swept++
+		round, index := f.state.Position>>32, f.state.Position&math.MaxUint32
+		f.lines[index].Word[(round+1)&1] = [4]uint64{}
+		f.after(round*uint64(len(f.lines)) + index + 1)
 	}
 }
 

@@ -148,7 +148,7 @@ func (e edgeAgent) lines() []byte {
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	b := make([]byte, memory.Size())
+	b := make([]byte, e.FilterLines.MaxEntries()*lineBytes) // the mapping is rounded up to pages
 	if _, err := memory.ReadAt(b, 0); err != nil {
 		e.t.Fatal(err)
 	}

@@ -55,6 +55,18 @@ func needRoot(t testing.TB) {
 	t.Skip("this test needs root")
 }
 
+// eventually polls until the condition holds.
+func eventually(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for !condition() {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain: %s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
 // newRandom returns a random source; SMARTCOOKIE_SEED repeats a run.
 func newRandom(t testing.TB) *rand.Rand {
 	t.Helper()

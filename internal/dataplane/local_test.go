@@ -3,6 +3,7 @@ package dataplane
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net"
 	"sync"
 	"syscall"
@@ -44,16 +45,26 @@ func connect(t *testing.T, syn wire.Packet) wire.Packet {
 	if err := loopback(); err != nil {
 		t.Fatal(err)
 	}
-	listener, err := net.Listen("tcp", syn.To.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	var listener net.Listener
+	eventually(t, "the kernel makes the addresses usable", func() (listening bool) {
+		var err error
+		listener, err = net.Listen("tcp", syn.To.String())
+		if err != nil && !errors.Is(err, syscall.EADDRNOTAVAIL) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 	t.Cleanup(func() { listener.Close() })
 	dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(syn.Source), Control: reuseAddress}
-	conn, err := dialer.DialContext(context.Background(), "tcp", syn.To.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	var conn net.Conn
+	eventually(t, "the client's address is usable", func() bool {
+		var err error
+		conn, err = dialer.DialContext(context.Background(), "tcp", syn.To.String())
+		if err != nil && !errors.Is(err, syscall.EADDRNOTAVAIL) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 	t.Cleanup(func() {
 		_ = conn.(*net.TCPConn).SetLinger(0) // nothing may stay in TIME_WAIT
 		conn.Close()

@@ -120,9 +120,16 @@ func newRouter(t *testing.T) edgeAgent {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newEdge(t, func(c *EdgeConfig) {
+	e := newEdge(t, func(c *EdgeConfig) {
 		c.Forward, c.Inside = Route, []Interface{{Name: "inside", Index: inside}}
 	})
+	for _, p := range []wire.Packet{to(syn4(""), resolved4), to(syn6(""), resolved6)} {
+		eventually(t, "the kernel uses the new routes", func() bool {
+			action, _ := e.runUncounted(e.EdgeOutside, p.Frame())
+			return action == xdpRedirect
+		})
+	}
+	return e
 }
 
 // hop is the frame one hop later.

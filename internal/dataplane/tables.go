@@ -156,8 +156,12 @@ type Clock struct {
 
 // SetClock sets everything; SetOffset alone is what runs all the time.
 func (t *tables) SetClock(c Clock) error {
-	v := edgeAgentClock{OffsetNs: uint64(c.OffsetNS), EpochNs: c.EpochNS, LearnUntilNs: c.LearnUntilNS}
-	if err := t.clock.Put(uint32(0), v); err != nil {
+	var v edgeAgentClock
+	if err := t.clock.Lookup(uint32(0), &v); err != nil {
+		return fmt.Errorf("read clock: %w", err)
+	}
+	v.OffsetNs, v.EpochNs, v.LearnUntilNs = uint64(c.OffsetNS), c.EpochNS, c.LearnUntilNS
+	if err := t.clock.Put(uint32(0), v); err != nil { // the version of the tables stays
 		return fmt.Errorf("write clock: %w", err)
 	}
 	return nil
