@@ -237,9 +237,10 @@ enum verdict {
 	VERDICT_DROP_FLAGS_XMAS,       /* FIN, PSH and URG */
 	VERDICT_DROP_FLAGS_OTHER,      /* any other illegal set */
 	VERDICT_DROP_BAD_COOKIE,
-	VERDICT_DROP_NO_KEY,           /* keys have run out, the service stops */
+	VERDICT_DROP_UNVERIFIED_SYNACK, /* nobody here has sent its SYN */
 
 	/* edge */
+	VERDICT_DROP_NO_KEY,           /* keys have run out, the service stops */
 	VERDICT_ANSWER_SYN,            /* SYN-ACK with a cookie */
 	VERDICT_PASS_VERIFIED,         /* in the verified filter */
 	VERDICT_PASS_COOKIE,           /* valid cookie, now in the filter */
@@ -248,7 +249,6 @@ enum verdict {
 	VERDICT_PASS_NO_KEY,           /* keys have run out, the service passes */
 	VERDICT_PASS_INSIDE,           /* from a server */
 	VERDICT_DROP_UNVERIFIED_RST,
-	VERDICT_DROP_UNVERIFIED_SYNACK,
 	VERDICT_DROP_BAD_SOURCE,       /* SYN from an address that cannot be answered */
 	VERDICT_DROP_NO_ROOM,          /* the SYN-ACK does not fit the frame */
 	VERDICT_DROP_UNROUTABLE,       /* no route forward */

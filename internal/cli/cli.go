@@ -92,6 +92,7 @@ func newRootCommand(env *environment) *cobra.Command {
 		newHostCommand(env),
 		newEdgeCommand(env),
 		newServerCommand(env),
+		newStatusCommand(env),
 		newDetachCommand(env),
 		newBenchCommand(env),
 		newKeysCommand(env),

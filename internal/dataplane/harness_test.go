@@ -173,8 +173,8 @@ type serverAgent struct {
 	*serverObjects
 }
 
-// newEdge loads an edge that bridges, with a filter of 1,024 lines that is not
-// swept until its timer is started.
+// newEdge loads an edge that bridges, with a small filter that is not swept
+// until its timer is started.
 func newEdge(t testing.TB, change ...func(*EdgeConfig)) edgeAgent {
 	t.Helper()
 	needRoot(t)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -212,25 +213,45 @@ func readVerdicts(counters *ebpf.Map, service int) ([]uint64, error) {
 	return counts, nil
 }
 
-// Verdicts returns, by name, what the agents pinned below root have decided,
-// over all services; verdicts that never happened are left out.
-func Verdicts(root string) (map[string]uint64, error) {
-	total := make(map[string]uint64)
-	found := false
+// ErrNoAgent means that nothing is pinned where it was looked for.
+var ErrNoAgent = errors.New("no agent is attached")
+
+// AgentVerdicts returns, by agent and name, what the agents pinned below root
+// have decided, over all services; verdicts that never happened are left out.
+func AgentVerdicts(root string) (map[string]map[string]uint64, error) {
+	all := make(map[string]map[string]uint64)
 	for _, agent := range []string{EdgeAgent, ServerAgent} {
 		counters, err := ebpf.LoadPinnedMap(filepath.Join(root, agent, "maps", "counters"), nil)
-		if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		found = true
-		err = addVerdicts(total, counters)
+		if err != nil {
+			return nil, fmt.Errorf("open counters of %s: %w", agent, err)
+		}
+		all[agent] = make(map[string]uint64)
+		err = addVerdicts(all[agent], counters)
 		counters.Close()
 		if err != nil {
 			return nil, err
 		}
 	}
-	if !found {
-		return nil, fmt.Errorf("no agent at %s", root)
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%w (looked at %s)", ErrNoAgent, root)
+	}
+	return all, nil
+}
+
+// Verdicts adds up what all agents pinned below root have decided.
+func Verdicts(root string) (map[string]uint64, error) {
+	agents, err := AgentVerdicts(root)
+	if err != nil {
+		return nil, err
+	}
+	total := make(map[string]uint64)
+	for _, verdicts := range agents {
+		for name, n := range verdicts {
+			total[name] += n
+		}
 	}
 	return total, nil
 }

@@ -11,9 +11,12 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os/signal"
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"smartcookie/internal/config"
 	"smartcookie/internal/dataplane"
@@ -228,6 +231,8 @@ func (a *agents) close() {
 
 // serve only watches: the kernel needs nothing from this daemon.
 func (a *agents) serve(ctx context.Context, log *slog.Logger, watch *server.Watch) error {
+	signal.Ignore(unix.SIGUSR1) // edges and servers confirm a clock with it; here is none
+	defer signal.Reset(unix.SIGUSR1)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	lost := edge.NewLossReport(log)

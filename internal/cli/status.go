@@ -1,0 +1,52 @@
+package cli
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"smartcookie/internal/dataplane"
+)
+
+func newStatusCommand(env *environment) *cobra.Command {
+	var pins, output string
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show what the agents on this host have decided",
+		Long:  "Prints how many packets met each verdict since the agents were first attached. It needs no daemon.",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if output != "text" && output != "json" {
+				return usageErrorf("unknown output %q: text or json", output)
+			}
+			if err := needRoot(); err != nil {
+				return err
+			}
+			agents, err := dataplane.AgentVerdicts(pins)
+			if err != nil {
+				return err
+			}
+			if output == "json" {
+				return writeJSON(env.stdout, agents)
+			}
+			return writeVerdicts(env, agents)
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "`format`: text or json")
+	pinsFlag(cmd, &pins)
+	return cmd
+}
+
+func writeVerdicts(env *environment, agents map[string]map[string]uint64) error {
+	table := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table, "agent\tpackets\t  verdict")
+	for _, agent := range slices.Sorted(maps.Keys(agents)) {
+		for _, name := range slices.Sorted(maps.Keys(agents[agent])) {
+			fmt.Fprintf(table, "%s\t%d\t  %s\n", agent, agents[agent][name], name)
+		}
+	}
+	return table.Flush()
+}
