@@ -104,7 +104,7 @@ INLINE int answer(struct xdp_md *ctx, const struct packet *p, const struct servi
 	answer_options(ctx, p, service, &o);
 	struct synack s = {
 		.cookie = cookie_make(slot, &p->flow, p->seq, options_code(&o, p->flow.v6)),
-		.tsval = tsval_make(now, &o),
+		.tsval = o.timestamps ? tsval_make(now, &o) : 0,
 		.mss = p->flow.v6 ? service->mss6 : service->mss4,
 		.window = service->window,
 		.scale = slot->window_scale,

@@ -45,11 +45,14 @@ NOINLINE int server_known(struct __sk_buff *skb, const struct packet *p,
 	now = moment_now();
 	if (!cookie_proves(p, service, &now, &proof)) /* the kernel judges it */
 		return next(id, VERDICT_PASS_CONNECTION);
-	if (old.same || (old.timewait && connection_was(p, &now, CONNECTION_ESTABLISHED)))
+	/* A connection that was begins no second time, also where the socket is
+	 * another one, made from the same port after it. */
+	if (old.same || connection_was(p, &now, CONNECTION_ESTABLISHED))
 		return next(id, VERDICT_PASS_REPEATED);
-	if (connection_was(p, &now, CONNECTION_REQUEUED))
+	/* The note ends the loop of a copy that meets the same socket again. */
+	if (connection_was(p, &now, CONNECTION_REQUEUED) ||
+	    !connection_note(p, &now, CONNECTION_REQUEUED))
 		return refuse(id, VERDICT_DROP_STUBBORN_SOCKET);
-	connection_note(p, &now, CONNECTION_REQUEUED);
 	return requeue(skb, p, id, &old);
 }
 

@@ -149,14 +149,23 @@ INLINE bool connection_was(const struct packet *p, const struct moment *now,
 	       (s64)(c->epoch_ns * (SERVER_EPOCHS_BEHIND + SERVER_EPOCHS_AHEAD + 1));
 }
 
-INLINE void connection_note(const struct packet *p, const struct moment *now,
+/* False: there was no room. */
+INLINE bool connection_note(const struct packet *p, const struct moment *now,
 			    enum connection_event what)
 {
 	struct connection key;
 	struct connection_note note = { .at_ns = now->monotonic_ns, .what = what };
 
 	connection_of(p, &key);
-	bpf_map_update_elem(&recent, &key, &note, BPF_ANY);
+	return !bpf_map_update_elem(&recent, &key, &note, BPF_ANY);
+}
+
+INLINE void connection_forget(const struct packet *p)
+{
+	struct connection key;
+
+	connection_of(p, &key);
+	bpf_map_delete_elem(&recent, &key);
 }
 
 /* Only connections to a protected service are worth a place. */
@@ -313,8 +322,11 @@ INLINE bool reset_write(struct __sk_buff *skb, const struct packet *p, u32 seq)
 INLINE int requeue(struct __sk_buff *skb, const struct packet *p, u32 service,
 		   const struct old_socket *old)
 {
-	if (bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS) ||
-	    !reset_write(skb, p, old->rcv_nxt))
+	if (bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS)) {
+		connection_forget(p); /* the queue is full: the client's next copy may try */
+		return refuse(service, VERDICT_DROP_STUBBORN_SOCKET);
+	}
+	if (!reset_write(skb, p, old->rcv_nxt))
 		return refuse(service, VERDICT_DROP_STUBBORN_SOCKET);
 	return next(service, old->timewait ? VERDICT_REQUEUE_TIMEWAIT : VERDICT_REQUEUE_STALE);
 }

@@ -76,7 +76,12 @@ enum option_class {
 /* What a SYN without an MSS option means (RFC 9293 3.7.1). */
 enum mss_default { MSS_DEFAULT4 = 536, MSS_DEFAULT6 = 1220 };
 
-enum mss_tables { MSS_LONG = 32, MSS_SHORT = 4 };
+enum mss_tables {
+	MSS_LONG = 32,
+	MSS_SHORT = 4,
+	MSS4_LONG_ETHERNET = 25, /* the index of 1460 */
+	MSS6_LONG_ETHERNET = 23, /* the index of 1440 */
+};
 
 /* MSS values that a cookie can carry, ascending. LONG: clients with
  * timestamps (5 bits); SHORT: clients without (2 bits). */

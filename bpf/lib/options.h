@@ -136,12 +136,16 @@ static const u16 mss6_long[MSS_LONG] = { MSS6_LONG_VALUES };
 static const u16 mss4_short[MSS_SHORT] = { MSS4_SHORT_VALUES };
 static const u16 mss6_short[MSS_SHORT] = { MSS6_SHORT_VALUES };
 
-/* Index of the largest listed value not above mss, 0 below the first. */
+/* Index of the largest listed value not above mss, 0 below the first. Most
+ * clients have Ethernet's, which is found without a search. */
 INLINE u32 mss_index_long(u16 mss, bool v6)
 {
 	const u16 *table = v6 ? mss6_long : mss4_long;
+	u32 ethernet = v6 ? MSS6_LONG_ETHERNET : MSS4_LONG_ETHERNET;
 	u32 i = 0;
 
+	if (LIKELY(mss == table[ethernet]))
+		return ethernet;
 	for (u32 step = MSS_LONG / 2; step; step /= 2)
 		if (mss >= table[i + step])
 			i += step;

@@ -318,7 +318,7 @@ func (e *Edge) attachXDP(pins *Pins, i Interface, prog *ebpf.Program) error {
 	if e.config.Generic {
 		flags = link.XDPGenericMode
 	}
-	name := "xdp_" + i.Name
+	name := linkName("xdp", i.Name)
 	l, err := pins.attach(name, prog,
 		func(info *link.Info) bool {
 			return info.XDP() != nil && int(info.XDP().Ifindex) == i.Index
@@ -347,9 +347,9 @@ func explainXDP(err error, i Interface, generic bool) error {
 }
 
 func attachTCX(pins *Pins, links map[string]link.Link, i Interface, prog *ebpf.Program, at ebpf.AttachType) error {
-	name := "tcx_ingress_" + i.Name
+	name := linkName("tcx_ingress", i.Name)
 	if at == ebpf.AttachTCXEgress {
-		name = "tcx_egress_" + i.Name
+		name = linkName("tcx_egress", i.Name)
 	}
 	l, err := pins.attach(name, prog,
 		func(info *link.Info) bool {

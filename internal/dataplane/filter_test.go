@@ -221,3 +221,24 @@ func TestKernelsTimerSweepsWhatNobodyRefreshes(t *testing.T) {
 		e.say(busy)
 	}
 }
+
+func TestKernelsTimerSweepsEveryBitOfEveryLine(t *testing.T) {
+	e := newEdge(t, func(c *EdgeConfig) { c.Generation = 100 * time.Millisecond })
+	memory, err := e.FilterLines.Memory()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := memory.WriteAt(bytes.Repeat([]byte{0xff}, len(e.lines())), 0); err != nil {
+		t.Fatal(err)
+	}
+	begin, lines := e.swept(), uint64(e.FilterLines.MaxEntries())
+	if _, err := e.TickStart.Run(nil); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "two generations pass", func() bool { return e.swept()-begin >= 2*lines })
+	for i, b := range e.lines() {
+		if b != 0 {
+			t.Fatalf("byte %d of line %d is %#x after two generations", i%lineBytes, i/lineBytes, b)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -108,6 +109,12 @@ func privateMounts() bool {
 
 func (p *Pins) mapPath(name string) string  { return filepath.Join(p.path, "maps", name) }
 func (p *Pins) linkPath(name string) string { return filepath.Join(p.path, "links", name) }
+
+// linkName names the link of a hook at a device. The BPF file system takes no
+// dots, which VLAN devices have in their names, and devices' have no colons.
+func linkName(hook, device string) string {
+	return hook + "_" + strings.ReplaceAll(device, ".", ":")
+}
 
 // reusable returns the pinned maps of a group if all are there and fit the
 // programs; the state of one without the others would mean nothing.

@@ -2,7 +2,10 @@ package dataplane
 
 import (
 	"net/netip"
+	"runtime"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"smartcookie/internal/policy"
 	"smartcookie/test/wire"
@@ -14,11 +17,37 @@ func webPorts(t *testing.T) policy.PortSet {
 	return compile(t, services).Prefixes[netip.MustParsePrefix("198.18.7.0/28")]
 }
 
+// stayOnOneCPU makes all packets of a test meet with the same memory: what a
+// CPU remembers is its own.
+func stayOnOneCPU(t *testing.T) {
+	t.Helper()
+	var all, one unix.CPUSet
+	runtime.LockOSThread()
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		t.Fatal(err)
+	}
+	cpu := 0
+	for !all.IsSet(cpu) {
+		cpu++
+	}
+	one.Set(cpu)
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.SchedSetaffinity(0, &all); err == nil {
+			runtime.UnlockOSThread()
+		}
+	})
+}
+
 func TestMovedAddressIsProtectedAtItsNewPlaceAtOnce(t *testing.T) {
 	e := newEdge(t)
-	old, moved := prefixes("198.18.7.0/28"), prefixes("10.77.0.1/32", "2001:db8:77::1/128")
+	stayOnOneCPU(t)
+	// The last bytes differ: each destination has a place of its own in memory.
+	old, moved := prefixes("198.18.7.0/28"), prefixes("10.77.0.2/32", "2001:db8:77::3/128")
 	was := to(syn4(""), "198.18.7.1:443")
-	is4, is6 := to(syn4(""), "10.77.0.1:443"), to(syn6(""), "[2001:db8:77::1]:443")
+	is4, is6 := to(syn4(""), "10.77.0.2:443"), to(syn6(""), "[2001:db8:77::3]:443")
 	check := func(when, atOld, atNew string) {
 		t.Helper()
 		for range 2 { // looked up, then remembered
@@ -38,9 +67,13 @@ func TestMovedAddressIsProtectedAtItsNewPlaceAtOnce(t *testing.T) {
 	if err := e.MovePrefixes(old, moved, webPorts(t)); err != nil {
 		t.Fatal(err)
 	}
+	e.setEpoch(testEpoch, longEpoch) // before the next packet
 	check("after it has moved back", "answer_syn", "pass_other")
+	if err := e.MovePrefixes(moved, old, webPorts(t)); err != nil {
+		t.Fatal(err)
+	}
 	e.setEpoch(testEpoch, longEpoch)
-	check("after the clock was set again", "answer_syn", "pass_other")
+	check("after it has moved again", "pass_other", "answer_syn")
 }
 
 // Many destinations share a place in what the edge remembers.

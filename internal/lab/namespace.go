@@ -67,7 +67,11 @@ func newNamespace(name string) (*Namespace, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create namespace %s: %w", name, err)
 	}
-	return withLink(name, handle)
+	made, err := withLink(name, handle)
+	if err != nil {
+		return nil, errors.Join(err, removeNamed(name))
+	}
+	return made, nil
 }
 
 func openNamespace(name string) (*Namespace, error) {
@@ -79,7 +83,8 @@ func openNamespace(name string) (*Namespace, error) {
 }
 
 func withLink(name string, handle netns.NsHandle) (*Namespace, error) {
-	link, err := netlink.NewHandleAt(handle)
+	// Only what is needed: a kernel may lack XFRM, which is opened otherwise.
+	link, err := netlink.NewHandleAt(handle, unix.NETLINK_ROUTE)
 	if err != nil {
 		handle.Close()
 		return nil, fmt.Errorf("open netlink in namespace %s: %w", name, err)
