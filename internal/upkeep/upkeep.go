@@ -140,15 +140,16 @@ func (k *Keeper) Start(kernel Kernel, offsetNS int64) error {
 // OffsetNS is the clock's offset to coarse monotonic time.
 func (k *Keeper) OffsetNS() int64 { return int64(k.clock.OffsetNS()) }
 
-// Tick does what is due; it is called about once a second.
+// Tick does what is due; it is called about once a second. Keys come before the
+// clock that asks for them.
 func (k *Keeper) Tick() error {
 	now := k.read()
 	k.tickClock(now)
-	if err := k.kernel.SetOffset(k.OffsetNS()); err != nil {
+	k.reload()
+	if err := k.refill(now); err != nil {
 		return err
 	}
-	k.reload()
-	return k.refill(now)
+	return k.kernel.SetOffset(k.OffsetNS())
 }
 
 // Confirm believes a step of real time that was refused.

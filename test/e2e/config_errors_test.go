@@ -200,15 +200,19 @@ func TestWrongKeysAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, test := range []struct {
-		name, old, replacement, begin, message string
+		name, old, replacement string
+		begin, message         string // no begin: the line that is edited
 	}{
 		{"readable by all", c.keys, open, open + ": ", "chmod 600"},
 		{"missing file", c.keys, c.keys + "7", c.keys + "7: ", "no such file"},
-		{"missing domain", "    mode: always", "    domain: bank", c.keys + ": ", `no key domain "bank"`},
+		{"missing domain", "    mode: always", "    domain: bank", "", `no key domain "bank"`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			text, _ := edit(t, c.edge, test.old, test.replacement)
+			text, line := edit(t, c.edge, test.old, test.replacement)
 			file := fileOf(t, c.Lab, "edge.yaml", text)
+			if test.begin == "" {
+				test.begin = fmt.Sprintf("%s:%d: ", file, line)
+			}
 			refused := refuse(t, c.Edge.Namespace, nil, "edge", "-c", file, "--pin", c.PinDir("edge"))
 			refused.is(t, 2, test.begin, test.message)
 			if bytes.Contains([]byte(refused.text), bytes.TrimSpace(key)) {
@@ -272,10 +276,10 @@ func TestStrippedTagsAreRefusedOnABridge(t *testing.T) {
 	need(t, "ethtool")
 	c := newConfigured(t, lab.Options{Topology: lab.Bridge})
 	file := fileOf(t, c.Lab, "edge.yaml", c.edge)
-	for _, port := range []string{c.Edge.Outside[0], c.Edge.Inside} {
+	for line, port := range map[int]string{2: c.Edge.Outside[0], 3: c.Edge.Inside} {
 		runIn(t, c.Edge.Namespace, "ethtool", "-K", port, "rxvlan", "on")
 		refuse(t, c.Edge.Namespace, nil, "edge", "-c", file, "--pin", c.PinDir("edge")).
-			is(t, 2, "interface "+port+": VLAN tags are stripped", "mend it: ethtool -K "+port+" rxvlan off")
+			is(t, 2, fmt.Sprintf("%s:%d: interface %s: VLAN tags are stripped", file, line, port), "mend it: ethtool -K "+port+" rxvlan off")
 		nothingAttached(t, c.Lab)
 		runIn(t, c.Edge.Namespace, "ethtool", "-K", port, "rxvlan", "off") // the mend that it names
 	}
@@ -296,14 +300,14 @@ func TestDeviceThatCannotTransmitFromXDPIsRefused(t *testing.T) {
 		deaf(c.Client)
 		file := fileOf(t, c.Lab, "edge.yaml", c.edge)
 		refuse(t, c.Edge.Namespace, nil, "edge", "-c", file, "--pin", c.PinDir("edge")).
-			is(t, 1, "try XDP_TX on out0: XDP cannot transmit", "the other end needs an XDP program")
+			is(t, 1, "try XDP_TX on out0: XDP cannot transmit", "on a veth")
 		nothingAttached(t, c.Lab)
 	})
 	t.Run("host", func(t *testing.T) {
 		startNginx(t, c.Lab) // without a listener there would be a warning
 		runIn(t, c.Edge.Namespace, "ethtool", "-K", c.Edge.Inside, "gro", "off")
 		refuse(t, c.Server.Namespace, nil, "host", "eth0", "--ports", "80", "--pin", c.PinDir("host")).
-			is(t, 1, "try XDP_TX on eth0: XDP cannot transmit", "the other end needs an XDP program")
+			is(t, 1, "try XDP_TX on eth0: XDP cannot transmit", "on a veth")
 		nothingAttached(t, c.Lab)
 	})
 }

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os/exec"
 	"strings"
 	"testing"
@@ -19,16 +20,18 @@ func floodTime() time.Duration {
 	return 4 * time.Second
 }
 
-// aFlood is the least that a flood is called here, in packets per second; the
-// generator's maximum is a multiple even on a slow machine.
-const aFlood = 200_000
+// aFlood is the least that a flood is called here, in packets per second: ten
+// times what fills the queue of a server without cookies in a second.
+const aFlood = 10_000
 
-func TestEveryRequestIsServedDuringTheLargestFlood(t *testing.T) {
+func TestEveryRequestIsServedDuringAFlood(t *testing.T) {
 	for _, c := range []lab.Case{
-		{Defence: "split"}, {Defence: "split", IPv6: true, Profile: lab.Linux}, {Defence: "host"},
+		{Defence: "split", Flood: lab.MaxRate}, {Defence: "split", Flood: lab.MaxRate, IPv6: true, Profile: lab.Linux},
+		// Before the host, the flood passes a router that is a plain kernel.
+		{Defence: "host", Flood: 100_000},
 	} {
-		t.Run(c.Defence, func(t *testing.T) {
-			c.Flood, c.Duration = lab.MaxRate, floodTime()
+		t.Run(fmt.Sprintf("%s, IPv6 %t", c.Defence, c.IPv6), func(t *testing.T) {
+			c.Duration = floodTime()
 			report, err := newLab(t, lab.Options{}).Run(t.Context(), c)
 			if err != nil {
 				t.Fatal(err)

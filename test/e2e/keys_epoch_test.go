@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -48,6 +49,27 @@ func bothFamilies(t *testing.T, l *lab.Lab, duration time.Duration) (finish func
 	}
 }
 
+// hesitant loads the server with clients of which many answer in the epoch
+// after that of their cookie.
+func hesitant(t *testing.T, l *lab.Lab, duration time.Duration) (finish func()) {
+	t.Helper()
+	done := make(chan *outcome, 1)
+	go func() {
+		done <- requests(50, duration, func(i int) error {
+			pause := hesitation * time.Duration(i%10) / 10
+			return hesitantRequest(context.Background(), l.Client.Namespace, httpAddress(l, false), pause)
+		})
+	}()
+	return func() {
+		t.Helper()
+		result := <-done
+		if len(result.failures) > 0 {
+			t.Errorf("hesitant clients: %v", result.failures[0])
+		}
+		t.Logf("hesitant clients: %s", result)
+	}
+}
+
 func TestNoConnectionIsRefusedWithEpochsOfOneSecond(t *testing.T) {
 	duration := 20 * time.Second
 	if long() {
@@ -57,7 +79,9 @@ func TestNoConnectionIsRefusedWithEpochsOfOneSecond(t *testing.T) {
 	startHTTP(t, l)
 	split := newHalves(t, l, shortEpochs(t, l))
 	split.start(t)
+	finish := hesitant(t, l, duration)
 	bothFamilies(t, l, duration)("epochs of one second")
+	finish()
 	split.noBadCookie(t)
 }
 
@@ -67,7 +91,7 @@ func TestNoConnectionIsRefusedWhenKeyAndHashChangeUnderLoad(t *testing.T) {
 	keyFile := shortEpochs(t, l)
 	split := newHalves(t, l, keyFile)
 	split.start(t)
-	finish := bothFamilies(t, l, 16*time.Second)
+	finish, finishHesitant := bothFamilies(t, l, 16*time.Second), hesitant(t, l, 16*time.Second)
 	for i, change := range [][]string{{}, {"--hash", "halfsiphash-2-4", "--window-scale", "9"}} {
 		smartcookie(t, l.Server.Namespace, append([]string{"keys", "rotate", keyFile, "--in", "5s"}, change...)...)
 		for _, d := range split.list() {
@@ -81,6 +105,7 @@ func TestNoConnectionIsRefusedWhenKeyAndHashChangeUnderLoad(t *testing.T) {
 			hashNow(t, split.server, dataplane.ServerAgent) == cookie.HalfSipHash
 	})
 	finish("keys and hash change")
+	finishHesitant()
 	split.noBadCookie(t)
 }
 

@@ -12,8 +12,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"smartcookie/internal/lab"
 )
@@ -27,8 +30,11 @@ const (
 
 // dial connects from a host of the lab: a socket belongs to the network
 // namespace of the thread that makes it, whoever uses it later.
-func dial(ctx context.Context, from *lab.Namespace, address string) (conn net.Conn, err error) {
-	dialer := net.Dialer{KeepAlive: -1, Timeout: requestLimit}
+func dial(ctx context.Context, from *lab.Namespace, address string) (net.Conn, error) {
+	return dialBy(ctx, net.Dialer{KeepAlive: -1, Timeout: requestLimit}, from, address)
+}
+
+func dialBy(ctx context.Context, dialer net.Dialer, from *lab.Namespace, address string) (conn net.Conn, err error) {
 	err = from.Do(func() (err error) {
 		conn, err = dialer.DialContext(ctx, "tcp", address)
 		return err
@@ -43,6 +49,10 @@ func shortRequest(ctx context.Context, from *lab.Namespace, address string) erro
 	if err != nil {
 		return err
 	}
+	return askAndRead(conn)
+}
+
+func askAndRead(conn net.Conn) error {
 	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(requestLimit)); err != nil {
 		return err
@@ -58,6 +68,25 @@ func shortRequest(ctx context.Context, from *lab.Namespace, address string) erro
 		return fmt.Errorf("answer %q", answer)
 	}
 	return nil
+}
+
+// hesitation is below the 200 ms after which the kernel sends an ACK anyway.
+const hesitation = 180 * time.Millisecond
+
+// hesitantRequest lets nothing follow the SYN for a pause below that: then the
+// request itself answers the SYN-ACK, perhaps in another epoch.
+func hesitantRequest(ctx context.Context, from *lab.Namespace, address string, pause time.Duration) error {
+	dialer := net.Dialer{KeepAlive: -1, Timeout: requestLimit, Control: func(_, _ string, raw syscall.RawConn) (err error) {
+		return errors.Join(raw.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0)
+		}), err)
+	}}
+	conn, err := dialBy(ctx, dialer, from, address)
+	if err != nil {
+		return err
+	}
+	<-time.After(pause)
+	return askAndRead(conn)
 }
 
 // outcome is what became of requests.
@@ -87,9 +116,9 @@ func (o *outcome) String() string {
 		len(o.latencies), len(o.failures), o.p99(), slices.Max(o.latencies))
 }
 
-// shortRequests makes so many requests per second, whatever becomes of the
-// earlier ones, and waits for the last.
-func shortRequests(ctx context.Context, from *lab.Namespace, address string, rate int, duration time.Duration) *outcome {
+// requests makes so many per second, whatever becomes of the earlier ones, and
+// waits for the last.
+func requests(rate int, duration time.Duration, request func(i int) error) *outcome {
 	result := &outcome{}
 	var pending sync.WaitGroup
 	tick := time.NewTicker(time.Millisecond)
@@ -98,9 +127,10 @@ func shortRequests(ctx context.Context, from *lab.Namespace, address string, rat
 	for issued, total := 0, int(duration.Seconds()*float64(rate)); issued < total; <-tick.C {
 		due := min(total, int(time.Since(begin).Seconds()*float64(rate)))
 		for ; issued < due; issued++ {
+			i := issued
 			pending.Go(func() {
 				start := time.Now()
-				err := shortRequest(ctx, from, address)
+				err := request(i)
 				result.add(time.Since(start), err)
 			})
 		}
