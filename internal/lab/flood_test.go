@@ -232,9 +232,7 @@ func benchmarkFlood(b *testing.B, options FloodOptions) {
 	eventually(b, "the flood begins", func() bool { return offered() > 0 })
 	b.ResetTimer()
 	want := offered() + uint64(b.N)
-	for offered() < want {
-		time.Sleep(time.Millisecond)
-	}
+	eventually(b, "the flood goes on", func() bool { return offered() >= want })
 	b.StopTimer()
 	if err := flood.Stop(); err != nil {
 		b.Error(err)

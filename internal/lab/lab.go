@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -47,6 +48,8 @@ type Options struct {
 	Standing bool
 	// MTU of every link, 1500 if 0.
 	MTU int
+	// ReadyWithin is how long an agent may take to start, 15 s if 0.
+	ReadyWithin time.Duration
 	// Executable is the smartcookie program for agents, HTTP server and load;
 	// this process's own if empty.
 	Executable string

@@ -58,12 +58,14 @@ func newLab(t testing.TB, options Options) *Lab {
 // eventually polls until the condition holds.
 func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	tick, deadline := time.NewTicker(5*time.Millisecond), time.After(10*time.Second)
+	defer tick.Stop()
 	for !condition() {
-		if time.Now().After(deadline) {
+		select {
+		case <-tick.C:
+		case <-deadline:
 			t.Fatalf("waited in vain: %s", what)
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
 }
 

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ type Process struct {
 
 	command *Command
 	log     string
+	within  time.Duration // of which it must be ready
 	done    chan struct{}
 	err     error // valid once done is closed
 }
@@ -36,6 +38,7 @@ func (l *Lab) Start(ctx context.Context, namespace *Namespace, name string, args
 		Name:    name,
 		command: command,
 		log:     filepath.Join(l.Dir(), name+".log"),
+		within:  cmp.Or(l.options.ReadyWithin, readyLimit),
 		done:    make(chan struct{}),
 	}
 	command.Args[0] = "smartcookie"
@@ -70,7 +73,7 @@ func (p *Process) start() error {
 }
 
 func (p *Process) awaitReady(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, readyLimit)
+	ctx, cancel := context.WithTimeout(ctx, p.within)
 	defer cancel()
 	ticker := time.NewTicker(10 * time.Millisecond)
 	defer ticker.Stop()

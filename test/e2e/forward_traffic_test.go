@@ -251,7 +251,7 @@ func TestLinkLocalAddressesAreDefended(t *testing.T) {
 		{hostShape, "host", func(l *lab.Lab) (*lab.Namespace, string) { return l.Edge.Namespace, l.Edge.Inside }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			l := deploy(t, test.shape, lab.Options{Topology: test.topology, Resolve: true}, protection{prefixes: []string{"fe80::/64"}})
+			l := deploy(t, test.shape, lab.Options{Resolve: true}, protection{prefixes: []string{"fe80::/64"}})
 			startNginx(t, l)
 			from, port := test.client(l)
 			mustGreet(t, from, fmt.Sprintf("http://[%s%%25%s]/hello", linkLocal(t, l.Server), port))

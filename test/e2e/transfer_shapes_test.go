@@ -216,7 +216,7 @@ func curl(from *lab.Namespace, args ...string) (string, error) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		return "", err
 	}
-	args = append([]string{"-sS", "-g", "--fail", "--max-time", "300"}, args...)
+	args = append([]string{"-sS", "-g", "--fail", "--max-time", "60"}, args...)
 	out, err := from.Command(context.Background(), "curl", args...).CombinedOutput()
 	return string(out), err
 }

@@ -3,6 +3,8 @@ package e2e
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,7 +14,7 @@ import (
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
-	"github.com/gopacket/gopacket/pcapgo"
+	"github.com/vishvananda/netlink"
 
 	"smartcookie/internal/lab"
 )
@@ -20,7 +22,7 @@ import (
 // After the handshake every byte on one side is on the other: a bridge changes
 // nothing at all, a router MAC addresses, hops and the checksum over them.
 func TestNothingOnTheWireIsAltered(t *testing.T) {
-	need(t, "curl", "nginx", "tshark", "ip")
+	need(t, "curl", "nginx", "tshark")
 	for _, shape := range []wireShape{wireRoute, wireBridge} {
 		t.Run(shape.name, func(t *testing.T) {
 			w := newWire(t, shape, wireSettings{})
@@ -39,9 +41,11 @@ func TestNothingOnTheWireIsAltered(t *testing.T) {
 				if out, err := curl(w.Client.Namespace, "-T", filepath.Join(root, "page"), url(w.Lab, v6, "/up/"+family(v6))); err != nil {
 					t.Fatalf("curl -T: %v: %s", err, out)
 				}
+				pingIs(t, w.Client, w.Server.Addr(v6))
+				datagramReturns(t, w.Client.Namespace, echoUDP(t, w.Server, v6), 20_000) // in fragments
 			}
-			sameFrames(t, "from the client", client, server, shape.topology == lab.Route)
-			sameFrames(t, "from the server", server, client, shape.topology == lab.Route)
+			w.sameFrames(t, "from the client", client, server)
+			w.sameFrames(t, "from the server", server, client)
 			for name, tap := range map[string]*wireTap{"client": client, "server": server} {
 				t.Run("tshark at the "+name, func(t *testing.T) { tap.dissect(t) })
 			}
@@ -60,30 +64,50 @@ func (w *wireLab) neverMerge(t *testing.T) {
 	if w.Switch != nil {
 		ports[w.Switch] = []string{"client", "edge"}
 	}
+	const least = 1 // byte
 	for at, names := range ports {
 		for _, name := range names {
-			out, err := at.Command(t.Context(), "ip", "link", "set", "dev", name, "gro_max_size", "1", "gro_ipv4_max_size", "1").CombinedOutput()
+			err := at.Do(func() error {
+				link, err := netlink.LinkByName(name)
+				if err != nil {
+					return fmt.Errorf("find %s: %w", name, err)
+				}
+				return errors.Join(netlink.LinkSetGROMaxSize(link, least), netlink.LinkSetGROIPv4MaxSize(link, least))
+			})
 			if err != nil {
-				t.Fatalf("ip link set %s: %v: %s", name, err, out)
+				t.Fatal(err)
 			}
 		}
 	}
 }
 
-// established says whether a frame is HTTP after its handshake. Only a SYN and
+// between says whether a frame goes from one host to the other. Only a SYN and
 // its answer belong to one side alone.
-func established(f wireFrame) bool {
-	p, ok := parseWirePacket(f.bytes)
-	return ok && !p.tcp.SYN && (p.tcp.SrcPort == lab.HTTPPort || p.tcp.DstPort == lab.HTTPPort)
+func (w *wireLab) between(f wireFrame) bool {
+	if p, ok := parseWirePacket(f.bytes); ok && p.tcp.SYN {
+		return false
+	}
+	network := gopacket.NewPacket(f.bytes, layers.LayerTypeEthernet, gopacket.NoCopy).NetworkLayer()
+	if network == nil {
+		return false
+	}
+	from, to := network.NetworkFlow().Endpoints()
+	for _, v6 := range []bool{false, true} {
+		hosts := []string{w.Client.Addr(v6).String(), w.Server.Addr(v6).String()}
+		if slices.Contains(hosts, from.String()) && slices.Contains(hosts, to.String()) {
+			return true
+		}
+	}
+	return false
 }
 
 // sameFrames checks that what one port has sent is what the other has received.
-func sameFrames(t *testing.T, what string, from, to *wireTap, routed bool) {
+func (w *wireLab) sameFrames(t *testing.T, what string, from, to *wireTap) {
 	t.Helper()
 	var sent, arrived []wireFrame
 	eventually(t, wirePatience, "all frames "+what+" have arrived", func() bool {
-		sent = from.frames(func(f wireFrame) bool { return f.out && established(f) })
-		arrived = to.frames(func(f wireFrame) bool { return !f.out && established(f) })
+		sent = from.frames(func(f wireFrame) bool { return f.out && w.between(f) })
+		arrived = to.frames(func(f wireFrame) bool { return !f.out && w.between(f) })
 		return len(sent) == len(arrived)
 	})
 	if len(sent) < 100 {
@@ -91,7 +115,7 @@ func sameFrames(t *testing.T, what string, from, to *wireTap, routed bool) {
 	}
 	for i := range sent {
 		want := sent[i].bytes
-		if routed {
+		if w.shape.topology == lab.Route {
 			want = hopLater(t, want, arrived[i].bytes)
 		}
 		if !bytes.Equal(want, arrived[i].bytes) {
@@ -111,30 +135,27 @@ func hopLater(t *testing.T, sent, arrived []byte) []byte {
 	} else {
 		ip[8]--
 		ip[10], ip[11] = 0, 0
-		var sum uint32
-		for i := range 10 {
-			sum += uint32(binary.BigEndian.Uint16(ip[2*i:]))
-		}
-		sum = sum&0xffff + sum>>16
-		binary.BigEndian.PutUint16(ip[10:], ^uint16(sum+sum>>16))
+		binary.BigEndian.PutUint16(ip[10:], wireSum(ip[:20]))
 	}
 	return want
 }
 
+// wireWrong is what tshark finds wrong with a packet. What it says of sequence
+// numbers is left out: a sender that fills the window, or repeats itself on a
+// busy machine, is no fault of the wire.
+const wireWrong = `ip.checksum.status == Bad || _ws.malformed || (tcp && (tcp.checksum.status != Good ||
+	tcp.analysis.lost_segment || tcp.analysis.ack_lost_segment ||
+	(_ws.expert.severity >= warning && !(_ws.expert.group == Sequence))))`
+
 // dissect lets tshark look for what is wrong with a capture.
 func (tap *wireTap) dissect(t *testing.T) {
 	file := tap.write(t)
-	good := "tcp and tcp.checksum.status == Good"
-	if all, right := tshark(t, file, "tcp"), tshark(t, file, good); len(all) < 100 || len(all) != len(right) {
-		t.Errorf("of %d TCP segments %d have a good checksum", len(all), len(right))
+	all := len(tap.frames(func(f wireFrame) bool { _, ok := parseWirePacket(f.bytes); return ok }))
+	if good := len(tshark(t, file, "tcp.checksum.status == Good")); good != all {
+		t.Errorf("of %d TCP segments %d have a good checksum", all, good)
 	}
-	for _, filter := range []string{
-		"tcp.checksum.status != Good", "ip.checksum.status == Bad", "_ws.malformed", "_ws.expert.severity >= warning",
-		"tcp.analysis.retransmission || tcp.analysis.lost_segment || tcp.analysis.out_of_order || tcp.analysis.ack_lost_segment",
-	} {
-		if found := tshark(t, file, filter); len(found) > 0 {
-			t.Errorf("%d packets are %q, the first is %s", len(found), filter, found[0])
-		}
+	if wrong := tshark(t, file, strings.Join(strings.Fields(wireWrong), " ")); len(wrong) > 0 {
+		t.Errorf("tshark finds %d packets wrong, the first is %s", len(wrong), wrong[0])
 	}
 }
 
@@ -149,22 +170,25 @@ func tshark(t *testing.T, file, filter string) []string {
 	return slices.Collect(strings.Lines(string(out)))
 }
 
+// write makes a capture file (pcap 2.4, microseconds, Ethernet).
 func (tap *wireTap) write(t *testing.T) string {
 	t.Helper()
-	file, err := os.Create(filepath.Join(t.TempDir(), "wire.pcap"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	pcap := pcapgo.NewWriter(file)
-	if err := pcap.WriteFileHeader(1<<17, layers.LinkTypeEthernet); err != nil {
-		t.Fatal(err)
+	const magic, version, snapLength, ethernet = 0xa1b2c3d4, 2 | 4<<16, 1 << 17, 1
+	native := binary.NativeEndian
+	var file []byte
+	for _, word := range []uint32{magic, version, 0, 0, snapLength, ethernet} {
+		file = native.AppendUint32(file, word)
 	}
 	for _, f := range tap.frames(func(wireFrame) bool { return true }) {
-		info := gopacket.CaptureInfo{Timestamp: f.at, CaptureLength: len(f.bytes), Length: len(f.bytes)}
-		if err := pcap.WritePacket(info, f.bytes); err != nil {
-			t.Fatal(err)
+		length := uint32(len(f.bytes))
+		for _, word := range []uint32{uint32(f.at.Unix()), uint32(f.at.Nanosecond() / 1000), length, length} {
+			file = native.AppendUint32(file, word)
 		}
+		file = append(file, f.bytes...)
 	}
-	return file.Name()
+	name := filepath.Join(t.TempDir(), "wire.pcap")
+	if err := os.WriteFile(name, file, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
 }

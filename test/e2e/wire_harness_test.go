@@ -53,6 +53,7 @@ type wireLab struct {
 	daemon *lab.Process
 	random *rand.Rand
 	client *wirePort // where the client's packets leave
+	only4  bool      // the server's listeners are IPv4 sockets
 	behind *wirePort // the edge's inside port: what is sent here has passed no edge
 
 	mu    sync.Mutex
@@ -209,29 +210,43 @@ func (w *wireLab) expect(t *testing.T, before wireVerdicts, want wireVerdicts) {
 		}
 		return true
 	}
-	deadline := time.Now().Add(wirePatience / 5)
-	for !fits() {
-		if time.Now().After(deadline) {
-			t.Fatalf("verdicts %v, want %v", got, want)
+	if !wirePoll(t, wirePatience/5, fits) {
+		t.Fatalf("verdicts %v, want %v", got, want)
+	}
+}
+
+// wirePoll says whether a condition holds within some time. The caller knows
+// what to say if it does not.
+func wirePoll(t *testing.T, within time.Duration, holds func() bool) bool {
+	t.Helper()
+	deadline := time.After(within)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-deadline:
+			return false
+		case <-tick.C:
 		}
 	}
+	return true
 }
 
 // await waits until so many new verdicts of these names are counted together.
 func (w *wireLab) await(t *testing.T, before wireVerdicts, total uint64, names ...string) wireVerdicts {
 	t.Helper()
-	for deadline := time.Now().Add(wirePatience); ; {
-		got, sum := w.verdicts(t).since(before), uint64(0)
+	var got wireVerdicts
+	if !wirePoll(t, wirePatience, func() bool {
+		got = w.verdicts(t).since(before)
+		var sum uint64
 		for _, name := range names {
 			sum += got[name]
 		}
-		if sum >= total {
-			return got
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("verdicts %v, want %d of %v", got, total, names)
-		}
+		return sum >= total
+	}) {
+		t.Fatalf("verdicts %v, want %d of %v", got, total, names)
 	}
+	return got
 }
 
 // states lists the kernel's sockets at the server for a client's port.
@@ -251,13 +266,13 @@ func (w *wireLab) states(t *testing.T, port uint16) []string {
 // awaitState waits until the server's only socket for the flow is in a state.
 func (w *wireLab) awaitState(t *testing.T, f *wireFlow, want string) {
 	t.Helper()
-	var got []string
-	for deadline := time.Now().Add(wirePatience); time.Now().Before(deadline); {
-		if got = w.states(t, f.port); strings.Join(got, " ") == want {
-			return
-		}
+	var got string
+	if !wirePoll(t, wirePatience, func() bool {
+		got = strings.Join(w.states(t, f.port), " ")
+		return got == want
+	}) {
+		t.Fatalf("the server's socket is in %q, want %q", got, want)
 	}
-	t.Fatalf("the server's socket is in %q, want %q", got, want)
 }
 
 // ---- raw ports ----
@@ -612,10 +627,14 @@ func (f *wireFlow) send(at int, flags wireFlags, payload []byte) []byte {
 	return frame
 }
 
-// open sends the SYN and takes the SYN-ACK.
+// open sends the SYN and takes the SYN-ACK. The defence must answer the first
+// one; before it stands, the links may still be coming up.
 func (f *wireFlow) open() {
 	f.t.Helper()
-	f.emit(f.raw(f.isn, 0, wireFlags{syn: true}, nil))
+	syn := f.raw(f.isn, 0, wireFlags{syn: true}, nil)
+	f.emit(syn)
+	again := time.NewTicker(time.Second)
+	defer again.Stop()
 	for deadline := time.After(wirePatience); ; {
 		select {
 		case p := <-f.inbox:
@@ -625,6 +644,10 @@ func (f *wireFlow) open() {
 			f.cookie = p.tcp.Seq
 			f.tsecr, _, _ = p.stamps()
 			return
+		case <-again.C:
+			if f.w.daemon == nil {
+				f.emit(syn)
+			}
 		case <-deadline:
 			f.t.Fatal("no answer to the SYN")
 		}

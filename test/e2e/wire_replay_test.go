@@ -54,6 +54,8 @@ func TestReplayedSetupPacketSetsNothingUp(t *testing.T) {
 					t.Run(ending.name, func(t *testing.T) { replayIsRefused(t, w, ending, v6) })
 				}
 			})
+			w.only4 = true
+			t.Run("IPv4 listener", func(t *testing.T) { replayIsRefused(t, w, wireEndings[0], false) })
 		})
 	}
 }
@@ -209,4 +211,51 @@ func closesAtOnce(t *testing.T, w *wireLab, v6 bool, data string) {
 	f.emit(setup)
 	w.expect(t, before, wireVerdicts{"pass_repeated": 1, "setup": 0, "requeue_timewait": 0})
 	s.expectOnly("")
+}
+
+// A packet of an old connection may come when its port has a new one: it was
+// delayed, or somebody sends it again.
+func TestReplayDoesNotHarmTheNextConnection(t *testing.T) {
+	for _, shape := range []wireShape{wireRoute, wireHost} {
+		t.Run(shape.name, func(t *testing.T) {
+			w := newWire(t, shape, wireSettings{})
+			wireFamilies(t, func(t *testing.T, v6 bool) {
+				for _, state := range wireStates {
+					if state.mode == wireEcho {
+						t.Run(state.name, func(t *testing.T) { successorLives(t, w, state, v6) })
+					}
+				}
+			})
+		})
+	}
+}
+
+func successorLives(t *testing.T, w *wireLab, state wireState, v6 bool) {
+	s := w.serve(t, wireEcho)
+	old := w.flow(t, v6)
+	setup := old.connect(wireRequest)
+	old.sent = len(wireRequest)
+	wireClientCloses(old, s)
+	w.awaitState(t, old, "")
+	s.stop()
+
+	s = w.serve(t, wireEcho)
+	f := old.reuse()
+	state.arrange(f, s)
+	w.awaitState(t, f, state.state)
+	before := w.verdicts(t)
+	f.drain()
+	f.emit(setup, setup)
+	w.await(t, before, 2, "pass_repeated", "pass_connection", "setup", "requeue_stale", "requeue_timewait")
+	w.expect(t, before, wireVerdicts{"setup": 0, "requeue_stale": 0, "requeue_timewait": 0})
+	w.awaitState(t, f, state.state)
+	if f.drain(); f.reset != nil {
+		t.Fatal("the connection was reset")
+	}
+	if state.goesOn != nil {
+		state.goesOn(f, s)
+	}
+	if n := len(s.conns()); n != 1 {
+		t.Fatalf("%d connections, want 1", n)
+	}
 }

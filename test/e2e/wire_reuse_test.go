@@ -140,7 +140,7 @@ func TestDuplicatedSetupPacketOnReusedPortSetsUpOnce(t *testing.T) {
 		for _, state := range wireStates {
 			t.Run(state.name, func(t *testing.T) {
 				s := w.serve(t, state.mode)
-				old, _ := state.make(t, w, s, v6, nil)
+				old, _ := state.bring(t, w, s, v6, nil)
 				s.becomes(wireEcho)
 				f := old.reuse()
 				f.open()
@@ -160,5 +160,64 @@ func TestDuplicatedSetupPacketOnReusedPortSetsUpOnce(t *testing.T) {
 				}
 			})
 		}
+	})
+}
+
+// A client may come back from one port again and again.
+func TestPortIsReusedManyTimes(t *testing.T) {
+	for _, shape := range []wireShape{wireRoute, wireHost} {
+		t.Run(shape.name, func(t *testing.T) {
+			w := newWire(t, shape, wireSettings{})
+			wireFamilies(t, func(t *testing.T, v6 bool) {
+				s, f, before := w.serve(t, wireEcho), w.flow(t, v6), w.verdicts(t)
+				rounds := 50
+				for n := range rounds {
+					f.connect(wireOld)
+					s.conn(n).Close()
+					f.expectFIN()
+					f.send(len(wireOld), wireFINACK, nil)
+					next := f.reuse()
+					next.tsval = f.tsval - 10
+					f = next
+				}
+				w.expect(t, before, wireVerdicts{"setup": uint64(rounds), "requeue_timewait": uint64(rounds - 1), "drop_stubborn_socket": 0})
+				if n := len(s.conns()); n != rounds {
+					t.Fatalf("%d connections, want %d", n, rounds)
+				}
+			})
+		})
+	}
+}
+
+// The old socket is gone and there is no room for the new one yet: the client
+// tries again.
+func TestReusedPortWaitsForRoomInTheQueue(t *testing.T) {
+	w := newWire(t, wireRoute, wireSettings{})
+	wireFamilies(t, func(t *testing.T, v6 bool) {
+		s := w.serve(t, wireEcho)
+		old := w.flow(t, v6)
+		wireTimeWait(old, s)
+		w.awaitState(t, old, "TIME-WAIT")
+		s.stop()
+		listener := w.listen(t, 1)
+		defer listener.Close()
+		for range 2 {
+			f := w.flow(t, v6)
+			f.open()
+			f.send(0, wireData, []byte("in the queue"))
+			f.pump("an ACK", func() bool { return f.count > 0 })
+		}
+		f := old.reuse()
+		f.open()
+		before := w.verdicts(t)
+		setup := f.send(0, wireData, []byte(wireRequest))
+		w.expect(t, before, wireVerdicts{"requeue_timewait": 1, "setup": 1})
+		f.emit(setup)
+		w.expect(t, before, wireVerdicts{"requeue_timewait": 1, "setup": 2, "drop_stubborn_socket": 0})
+		acceptOne(t, listener, "in the queue")
+		f.emit(setup)
+		acceptOne(t, listener, "in the queue")
+		acceptOne(t, listener, wireRequest)
+		w.expect(t, before, wireVerdicts{"requeue_timewait": 1, "setup": 3, "drop_stubborn_socket": 0})
 	})
 }

@@ -9,7 +9,6 @@ import (
 	"os"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -47,29 +46,27 @@ type wireConn struct {
 // serve listens until the test ends. All that is left is aborted then.
 func (w *wireLab) serve(t *testing.T, mode wireMode) *wireServer {
 	t.Helper()
-	return w.serveBacklog(t, mode, 128)
-}
-
-func (w *wireLab) serveBacklog(t *testing.T, mode wireMode, backlog int) *wireServer {
-	t.Helper()
-	s := &wireServer{t: t, listener: w.listen(t, backlog), mode: mode, ended: make(chan struct{})}
+	s := &wireServer{t: t, listener: w.listen(t, 128), mode: mode, ended: make(chan struct{})}
 	go s.run()
 	t.Cleanup(s.stop)
 	return s
 }
 
-// listen makes a plain TCP listener of both families.
+// listen makes a plain TCP listener of both families, or of IPv4 alone.
 func (w *wireLab) listen(t *testing.T, backlog int) net.Listener {
 	t.Helper()
 	var fd int
 	err := w.Server.Do(func() (err error) {
-		if fd, err = unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
+		domain, address := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Port: lab.HTTPPort})
+		if w.only4 {
+			domain, address = unix.AF_INET, &unix.SockaddrInet4{Port: lab.HTTPPort}
+		}
+		if fd, err = unix.Socket(domain, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
 			return fmt.Errorf("open a socket: %w", err)
 		}
 		return errors.Join(
-			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0),
 			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
-			unix.Bind(fd, &unix.SockaddrInet6{Port: lab.HTTPPort}),
+			unix.Bind(fd, address),
 			unix.Listen(fd, backlog),
 		)
 	})
@@ -177,10 +174,10 @@ func (s *wireServer) expectConns(want ...string) {
 	s.conn(len(want) - 1)
 	for i, data := range want {
 		var got []byte
-		deadline := time.Now().Add(wirePatience)
-		for got, _ = s.conns()[i].read(); len(got) < len(data) && time.Now().Before(deadline); got, _ = s.conns()[i].read() {
-			time.Sleep(time.Millisecond)
-		}
+		wirePoll(s.t, wirePatience, func() bool {
+			got, _ = s.conns()[i].read()
+			return len(got) >= len(data)
+		})
 		if string(got) != data {
 			s.t.Fatalf("connection %d has received %d bytes %.60q, want %d bytes %.60q", i, len(got), got, len(data), data)
 		}
