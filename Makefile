@@ -58,6 +58,11 @@ test: ## install what the tests need and run them all (root)
 test-long: ## the same, with tests that run for minutes in full (root)
 	SMARTCOOKIE_LONG=1 scripts/test -count=1
 
+.PHONY: test-kernels
+test-kernels: ## boot other kernels under qemu and test there (root)
+	scripts/deps kernels
+	test/kernels/run
+
 .PHONY: bench
 bench: ## measure, as ratios in one run; BENCH_JSON=FILE also writes JSON (root)
 	$(GO) run ./cmd/smartcookie bench

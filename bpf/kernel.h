@@ -11,8 +11,13 @@
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
+struct netns_ipv4 {
+	u8 sysctl_tcp_l3mdev_accept;
+};
+
 struct net {
 	u64 net_cookie;
+	struct netns_ipv4 ipv4;
 };
 
 typedef struct {

@@ -68,8 +68,17 @@ INLINE int server_service(struct __sk_buff *skb, struct packet *p,
 	if (flags_open(p->flags))
 		return strict && !source_is_allowed(p) ? refuse(id, VERDICT_DROP_STRICT_SYN) :
 							 next(id, VERDICT_PASS_SYN);
-	u32 size = flow_tuple(&p->flow, &tuple);
+	u32 size = flow_tuple(&p->flow, &tuple), vrf = vrf_of(skb);
 	struct bpf_sock *sk = bpf_skc_lookup_tcp(skb, &tuple, size, NETNS_OF_DEVICE, 0);
+	if (vrf && !vrf_holds(skb, sk, vrf)) {
+		if (sk)
+			bpf_sk_release(sk);
+		if (vrf != skb->ifindex)
+			return vrf_enter(skb, id, vrf);
+		sk = NULL;
+	}
+	if (vrf == skb->ifindex) /* the redirect compares MAC addresses, and the VRF has its own */
+		bpf_skb_change_type(skb, PACKET_HOST);
 	bool listener = sk && sk->state == BPF_TCP_LISTEN;
 
 	if (sk && !listener)

@@ -10,6 +10,7 @@
 #include "service.h"
 #include "socket.h"
 
+#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
 
 /* SYNs that did not pass an edge: lost unless from an allowed prefix. */
@@ -40,6 +41,14 @@ struct {
 	__type(key, struct connection);
 	__type(value, struct connection_note);
 } recent SEC(".maps");
+
+/* VRFs by the interface index of their ports, and of their own devices. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 128);
+	__type(key, u32);
+	__type(value, u32);
+} vrfs SEC(".maps");
 
 /* What a valid cookie says. */
 struct proof {
@@ -77,6 +86,46 @@ INLINE bool source_is_allowed(const struct packet *p)
 	for (int i = 0; i < 4; i++)
 		key.address_be[i] = BE32(p->flow.source[i]);
 	return bpf_map_lookup_elem(&allowed6, &key);
+}
+
+/* ---- VRFs --------------------------------------------------------------- */
+
+enum { PACKET_HOST = 0 };
+
+/* The VRF whose port or own device the packet is at, 0: none. */
+INLINE u32 vrf_of(const struct __sk_buff *skb)
+{
+	u32 ifindex = skb->ifindex;
+	const u32 *vrf = bpf_map_lookup_elem(&vrfs, &ifindex);
+
+	return vrf ? *vrf : 0;
+}
+
+/*
+ * At a VRF's port the look-up sees sockets that are bound to the port, but none
+ * that is bound to the VRF, as are all that are accepted there. At the VRF's own
+ * device, through which nothing comes unless it is redirected, it sees those,
+ * and takes unbound ones for part of the VRF: they are if the sysctl says so.
+ */
+INLINE bool vrf_holds(const struct __sk_buff *skb, struct bpf_sock *sk, u32 vrf)
+{
+	if (!sk)
+		return false;
+	if (sk->bound_dev_if)
+		return true;
+	const struct sock *full = (struct sock *)bpf_skc_to_tcp_sock(sk);
+	if (!full || vrf != skb->ifindex)
+		return false;
+	return bpf_core_field_exists(struct netns_ipv4, sysctl_tcp_l3mdev_accept) &&
+	       full->__sk_common.skc_net.net->ipv4.sysctl_tcp_l3mdev_accept;
+}
+
+/* On from a VRF's port to its own device, where the verdict is counted. */
+INLINE int vrf_enter(struct __sk_buff *skb, u32 service, u32 vrf)
+{
+	if (skb->pkt_type != PACKET_HOST) /* to another MAC address: the kernel drops it */
+		return next(service, VERDICT_PASS_OTHER);
+	return (int)bpf_redirect(vrf, BPF_F_INGRESS);
 }
 
 /* The last-line check. */

@@ -69,6 +69,7 @@ enum option_class {
 	CLASS_SCALE_7  = 5,
 	CLASS_SCALE_8  = 6,
 	CLASS_SCALE_0_NO_SACK = 7,
+	CLASS_SCALE_MOST = 10, /* with SACK; larger ones are not agreed on */
 	CLASS_SHIFT    = 2,
 	CLASS_MSS_MASK = 3,
 };

@@ -129,6 +129,10 @@ INLINE void options_limit(struct tcp_options *o, u8 offered)
 		o->scale = SCALE_NONE;
 	if (!(offered & OPTION_ECN) || !o->timestamps)
 		o->ecn = false;
+	/* What could only be recorded far too small is worse than no scale: the
+	 * server would see a window of a few bytes (cookie.md, Options). */
+	if (!o->timestamps && o->scale > (o->sack ? CLASS_SCALE_MOST : 0))
+		o->scale = SCALE_NONE;
 }
 
 static const u16 mss4_long[MSS_LONG] = { MSS4_LONG_VALUES };

@@ -155,6 +155,11 @@ func (c *Edge) AtInside(i int, err error) error {
 	return c.source.at(fmt.Sprintf("$.inside[%d]", i), err)
 }
 
+// AtInterface places an error at an interface, by its index in the list.
+func (c *Server) AtInterface(i int, err error) error {
+	return c.source.at(fmt.Sprintf("$.interfaces[%d]", i), err)
+}
+
 // AtDomain places an error at the first service that needs a key domain.
 func (c *Edge) AtDomain(domain string, err error) error {
 	return c.source.atDomain(c.Services, domain, err)

@@ -105,6 +105,7 @@ func TestConstantsAreThoseOfTheContract(t *testing.T) {
 		"TSVAL_MASK":            tsvalMask,
 		"CLASS_PLAIN":           classPlain,
 		"CLASS_SACK":            classSACK,
+		"CLASS_SCALE_MOST":      classScaleMost,
 		"CLASS_SCALE_0":         classFirstScale,
 		"CLASS_SCALE_2":         classFirstScale + 1,
 		"CLASS_SCALE_4":         classFirstScale + 2,

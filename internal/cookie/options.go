@@ -58,6 +58,7 @@ const (
 	classPlain        = 0
 	classSACK         = 1
 	classScale0NoSACK = 7
+	classScaleMost    = 10 // with SACK
 	classShift        = 2
 	classMSSMask      = 3
 )
@@ -144,11 +145,12 @@ func tsvalBits(o Options) uint8 {
 	return bits
 }
 
+// class forgoes a scale that it could only record far too small.
 func class(o Options) uint8 {
 	switch {
-	case o.HasScale && o.SACK:
+	case o.HasScale && o.SACK && o.Scale <= classScaleMost:
 		return classFirstScale + floorIndex(classScales, o.Scale)
-	case o.HasScale:
+	case o.HasScale && !o.SACK && o.Scale == 0:
 		return classScale0NoSACK
 	case o.SACK:
 		return classSACK

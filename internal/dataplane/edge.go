@@ -23,6 +23,13 @@ type Interface struct {
 	MTU   int
 	NoMAC bool // a device without Ethernet headers: a tunnel
 	Veth  bool // a virtual Ethernet pair, which transmits in its own way
+	VRF   *VRF // that it is a port of, nil if of none
+}
+
+// VRF is the device of a virtual routing table.
+type VRF struct {
+	Name  string
+	Index int
 }
 
 // EdgeConfig is what an edge's programs are built for.

@@ -60,7 +60,7 @@ func connect(t *testing.T, syn wire.Packet) wire.Packet {
 	eventually(t, "the client's address is usable", func() bool {
 		var err error
 		conn, err = dialer.DialContext(context.Background(), "tcp", syn.To.String())
-		if err != nil && !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		if err != nil && !errors.Is(err, syscall.EADDRNOTAVAIL) && !errors.Is(err, syscall.ENETUNREACH) {
 			t.Fatal(err)
 		}
 		return err == nil

@@ -3,6 +3,7 @@ package dataplane
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -93,7 +94,25 @@ func (s *Server) prepare() error {
 			return err
 		}
 	}
+	if err := s.writeVRFs(); err != nil {
+		return err
+	}
 	return s.writeServices(s.config.Services, s.config.Table, s.config.Domains)
+}
+
+// writeVRFs names to each port of a VRF, and to the VRF, the VRF's device.
+func (s *Server) writeVRFs() error {
+	for _, i := range s.config.Interfaces {
+		if i.VRF == nil {
+			continue
+		}
+		for _, index := range []int{i.Index, i.VRF.Index} {
+			if err := s.objects.Vrfs.Put(uint32(index), uint32(i.VRF.Index)); err != nil {
+				return fmt.Errorf("write VRF %s: %w", i.VRF.Name, err)
+			}
+		}
+	}
+	return nil
 }
 
 // netnsCookie identifies the current network namespace to the kernel's
@@ -124,12 +143,24 @@ func (s *Server) Attach(pins *Pins) error {
 	if err := attachTracing(pins, s.links, "established", s.objects.ServerEstablished); err != nil {
 		return err
 	}
-	for _, i := range s.config.Interfaces {
+	for _, i := range s.hooks() {
 		if err := attachTCX(pins, s.links, i, s.objects.ServerIngress, ebpf.AttachTCXIngress); err != nil {
 			return err
 		}
 	}
 	return pins.keepLinks(s.links)
+}
+
+// hooks are the interfaces with, before them, the VRFs that they send to.
+func (s *Server) hooks() []Interface {
+	var all []Interface
+	for _, i := range s.config.Interfaces {
+		isThere := func(other Interface) bool { return i.VRF != nil && other.Index == i.VRF.Index }
+		if i.VRF != nil && !slices.ContainsFunc(all, isThere) {
+			all = append(all, Interface{Name: i.VRF.Name, Index: i.VRF.Index})
+		}
+	}
+	return append(all, s.config.Interfaces...)
 }
 
 // Undo takes off what Attach newly put in place.

@@ -116,6 +116,7 @@ const (
 	serverMapRecent             = "recent"
 	serverMapServiceMemos       = "service_memos"
 	serverMapServices           = "services"
+	serverMapVrfs               = "vrfs"
 	serverProgServerEstablished = "server_established"
 	serverProgServerIngress     = "server_ingress"
 	serverVarGenerated          = "generated"
@@ -188,6 +189,7 @@ type serverMapSpecs struct {
 	Recent       *ebpf.MapSpec `ebpf:"recent"`
 	ServiceMemos *ebpf.MapSpec `ebpf:"service_memos"`
 	Services     *ebpf.MapSpec `ebpf:"services"`
+	Vrfs         *ebpf.MapSpec `ebpf:"vrfs"`
 }
 
 // serverVariableSpecs contains global variables before they are loaded into the kernel.
@@ -234,6 +236,7 @@ type serverMaps struct {
 	Recent       *ebpf.Map `ebpf:"recent"`
 	ServiceMemos *ebpf.Map `ebpf:"service_memos"`
 	Services     *ebpf.Map `ebpf:"services"`
+	Vrfs         *ebpf.Map `ebpf:"vrfs"`
 }
 
 func (m *serverMaps) Close() error {
@@ -250,6 +253,7 @@ func (m *serverMaps) Close() error {
 		m.Recent,
 		m.ServiceMemos,
 		m.Services,
+		m.Vrfs,
 	)
 }
 

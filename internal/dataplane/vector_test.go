@@ -100,6 +100,10 @@ func wantAnswer(v vector.Vector, tsval uint32) []byte {
 	agreed.Timestamps = v.TSvalBits != nil
 	agreed.SACK = v.SYN.SACK && v.Offer.SACK
 	agreed.HasScale, agreed.Scale = v.SYN.WindowScale != nil && v.Offer.WindowScale, 5
+	if agreed.HasScale && !agreed.Timestamps { // a class must be near the client's scale
+		scale := min(*v.SYN.WindowScale, 14)
+		agreed.HasScale = scale == 0 || agreed.SACK && scale <= 10
+	}
 	if agreed.Timestamps && v.SYN.ECN && v.Offer.ECN {
 		p.Flags |= wire.ECE
 	}

@@ -9,6 +9,9 @@ import (
 	"strings"
 
 	"github.com/safchain/ethtool"
+	"github.com/vishvananda/netlink"
+
+	"smartcookie/internal/dataplane"
 )
 
 // DeviceError says what of a device stands in the way of XDP, and what mends
@@ -108,4 +111,32 @@ func carriesVLAN(name string) bool {
 		}
 	}
 	return false
+}
+
+// RefuseVRF refuses the device of a VRF, through which no packet comes: those
+// of its ports do.
+func RefuseVRF(name string) error {
+	device, err := netlink.LinkByName(name)
+	if err != nil || device.Type() != vrfType {
+		return nil // whatever else is wrong with it shows when it is used
+	}
+	return &DeviceError{
+		Device: name, Problem: "it is a VRF, and packets do not come through its device",
+		Mend: "name the ports of the VRF instead: ip link show master " + name,
+	}
+}
+
+const vrfType = "vrf" // as rtnetlink names the kind
+
+// vrfOf finds the VRF that a device is a port of, nil if there is none.
+func vrfOf(index int) *dataplane.VRF {
+	device, err := netlink.LinkByIndex(index)
+	if err != nil || device.Attrs().MasterIndex == 0 {
+		return nil
+	}
+	master, err := netlink.LinkByIndex(device.Attrs().MasterIndex)
+	if err != nil || master.Type() != vrfType {
+		return nil
+	}
+	return &dataplane.VRF{Name: master.Attrs().Name, Index: master.Attrs().Index}
 }

@@ -133,6 +133,7 @@ func Interfaces(devices []net.Interface) []dataplane.Interface {
 		all[i] = dataplane.Interface{
 			Name: d.Name, Index: d.Index, MTU: d.MTU, Veth: driverOf(d.Name) == "veth",
 			NoMAC: len(d.HardwareAddr) == 0 && d.Flags&net.FlagLoopback == 0,
+			VRF:   vrfOf(d.Index),
 		}
 	}
 	return all

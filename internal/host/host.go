@@ -57,6 +57,9 @@ func Run(ctx context.Context, c Config, o Options) error {
 	if err != nil {
 		return err
 	}
+	if err := edge.RefuseVRF(c.Interface.Name); err != nil {
+		return err
+	}
 	if err := edge.CheckDevice(c.Interface.Name, c.Generic, false, o.Log); err != nil {
 		return err
 	}

@@ -32,6 +32,11 @@ func Run(ctx context.Context, c *config.Server, o Options) error {
 	if err != nil {
 		return err
 	}
+	for i, device := range c.Interfaces {
+		if err := edge.RefuseVRF(device.Name); err != nil {
+			return c.AtInterface(i, err)
+		}
+	}
 	watch := NewWatch(c.Services, o.Log)
 	if err := watch.Start(); err != nil {
 		return err

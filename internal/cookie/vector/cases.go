@@ -106,12 +106,12 @@ func classes() (drafts []draft) {
 			d.syn = cookie.Options{MSS: 1460, SACK: sack}
 			drafts = append(drafts, d)
 		}
-		for _, scale := range []uint8{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 14, 15, 255} {
+		for _, scale := range []uint8{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 14, 15, 255} {
 			d := newDraft(fmt.Sprintf("ipv%d-no-timestamps-sack-scale-%d", family, scale), family, hashes[i])
 			d.syn = cookie.Options{MSS: 1460, SACK: true, HasScale: true, Scale: scale}
 			drafts = append(drafts, d)
 		}
-		for _, scale := range []uint8{0, 8} {
+		for _, scale := range []uint8{0, 1, 8} {
 			d := newDraft(fmt.Sprintf("ipv%d-no-timestamps-no-sack-scale-%d", family, scale), family, hashes[i])
 			d.syn = cookie.Options{MSS: 1460, HasScale: true, Scale: scale}
 			drafts = append(drafts, d)
