@@ -71,6 +71,15 @@ INLINE bool frame_resize(struct xdp_md *ctx, const struct packet *p, s32 delta)
 	       (delta > 0 && frame_grow_head(ctx, p, (u32)delta));
 }
 
+/* A SYN that every station gets; an answer would come from no one (RFC 1122
+ * 4.2.3.10). */
+INLINE bool sent_to_many(const struct xdp_md *ctx)
+{
+	const u8 *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+
+	return data + 1 > end || (data[0] & 1);
+}
+
 /* Fits the frame to the answer and writes it; the VLAN tags stay. */
 INLINE bool answer_write(struct xdp_md *ctx, const struct packet *p, const struct tcp_options *o,
 			 const struct synack *s)
@@ -99,7 +108,7 @@ INLINE int answer(struct xdp_md *ctx, const struct packet *p, const struct servi
 		return service->keys_end == KEYS_END_PASS ?
 			       pass(ctx, p, id, VERDICT_PASS_NO_KEY) :
 			       drop(id, VERDICT_DROP_NO_KEY);
-	if (source_is_bad(&p->flow))
+	if (source_is_bad(&p->flow) || sent_to_many(ctx))
 		return drop(id, VERDICT_DROP_BAD_SOURCE);
 	answer_options(ctx, p, service, &o);
 	struct synack s = {

@@ -119,12 +119,11 @@ NOINLINE int route(struct xdp_md *ctx, bool v6)
 INLINE int forward(struct xdp_md *ctx, const struct packet *p, u32 service, enum verdict verdict,
 		   u32 port)
 {
-	if (forward_mode == FORWARD_BRIDGE) {
-		count(service, verdict);
-		return (int)bpf_redirect_map(&bridge_ports, port, 0);
-	}
 	int action = XDP_PASS;
-	if (forward_mode == FORWARD_ROUTE && p->addressed && p->network == ETHERNET_LENGTH)
+
+	if (forward_mode == FORWARD_BRIDGE)
+		action = (int)bpf_redirect_map(&bridge_ports, port, XDP_DROP); /* the port is gone */
+	else if (forward_mode == FORWARD_ROUTE && p->addressed && p->network == ETHERNET_LENGTH)
 		action = route(ctx, p->flow.v6);
 	count(service, action == XDP_DROP ? VERDICT_DROP_UNROUTABLE : verdict);
 	return action;

@@ -42,6 +42,9 @@ struct {
 	__type(value, struct connection_note);
 } recent SEC(".maps");
 
+/* Whether an interface is a VRF's port; set when loading. */
+const volatile bool in_vrf = false;
+
 /* VRFs by the interface index of their ports, and of their own devices. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -96,8 +99,10 @@ enum { PACKET_HOST = 0 };
 INLINE u32 vrf_of(const struct __sk_buff *skb)
 {
 	u32 ifindex = skb->ifindex;
-	const u32 *vrf = bpf_map_lookup_elem(&vrfs, &ifindex);
 
+	if (!in_vrf)
+		return 0;
+	const u32 *vrf = bpf_map_lookup_elem(&vrfs, &ifindex);
 	return vrf ? *vrf : 0;
 }
 

@@ -12,7 +12,7 @@ enum {
 	NETNS_OF_DEVICE = -1, /* BPF_F_CURRENT_NETNS, as a signed number */
 	TC_NEXT = -1, /* TCX_NEXT, and TC_ACT_UNSPEC for clsact: the next program */
 	TC_DROP = 2,  /* TC_ACT_SHOT */
-	HEADERS_MAX = ETHERNET_LENGTH + IP6_LENGTH + TCP_LENGTH_MAX,
+	HEADERS_MAX = 256, /* of a packet that must lie in one piece */
 };
 
 /* Devices without an Ethernet header (tunnels) have 0; set when loading. */
@@ -42,23 +42,28 @@ INLINE u32 flow_tuple(const struct flow *f, struct bpf_sock_tuple *t)
 /* Tagged packets are ours too: the host shape answers their SYNs. */
 const volatile bool own_tags = false;
 
+INLINE enum parsed skb_parse(const struct __sk_buff *skb, struct packet *p)
+{
+	const void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+
+	p->network = (u16)link_length;
+	return packet_network(data, end, (u16)skb->protocol, skb->len > 0xffff ? skb->len : 0, p);
+}
+
 /* At TC a tag is beside the data: otherwise a tagged packet belongs to the
  * VLAN device above, where an agent of its own may look at it. */
 INLINE enum parsed skb_packet(struct __sk_buff *skb, struct packet *p)
 {
-	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	u32 linear = skb->len < HEADERS_MAX ? skb->len : HEADERS_MAX;
-
 	if (skb->vlan_present && !own_tags)
 		return PARSED_OTHER;
-	if (data + linear > end) {
-		if (bpf_skb_pull_data(skb, linear))
-			return PARSED_OTHER;
-		data = (void *)(long)skb->data;
-		end = (void *)(long)skb->data_end;
-	}
-	p->network = (u16)link_length;
-	return packet_network(data, end, (u16)skb->protocol, p);
+	enum parsed parsed = skb_parse(skb, p);
+	u32 linear = skb->data_end - skb->data;
+	if (LIKELY(parsed == PARSED_TCP) || linear >= HEADERS_MAX || linear >= skb->len)
+		return parsed;
+	/* Headers may lie in pages: drivers leave the first few in place. */
+	if (bpf_skb_pull_data(skb, skb->len < HEADERS_MAX ? skb->len : HEADERS_MAX))
+		return parsed;
+	return skb_parse(skb, p);
 }
 
 #endif

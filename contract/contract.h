@@ -255,7 +255,7 @@ enum verdict {
 	VERDICT_PASS_NO_KEY,           /* keys have run out, the service passes */
 	VERDICT_PASS_INSIDE,           /* from a server */
 	VERDICT_DROP_UNVERIFIED_RST,
-	VERDICT_DROP_BAD_SOURCE,       /* SYN from an address that cannot be answered */
+	VERDICT_DROP_BAD_SOURCE,       /* SYN from or to an address that cannot be answered */
 	VERDICT_DROP_NO_ROOM,          /* the SYN-ACK does not fit the frame */
 	VERDICT_DROP_UNROUTABLE,       /* no route forward */
 

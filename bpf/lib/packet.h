@@ -177,14 +177,19 @@ INLINE enum parsed packet_tcp(const void *data, const void *end, u32 offset, u32
 	return PARSED_TCP;
 }
 
-INLINE enum parsed packet_ip4(const void *data, const void *end, struct packet *p)
+/*
+ * `unstated`: the length that counts where IP's own field is 0, which is what
+ * the kernel makes of packets that it has merged beyond 64 kB; 0 where there
+ * are none.
+ */
+INLINE enum parsed packet_ip4(const void *data, const void *end, u32 unstated, struct packet *p)
 {
 	const struct ip4_header *ip = packet_at_network(data, p);
 
 	if ((const void *)(ip + 1) > end)
 		return PARSED_OTHER; /* no destination to protect, no stack takes it */
 	u32 header = (ip->version_length & 0x0f) * 4U;
-	u32 total = BE16(ip->total_length_be);
+	u32 total = ip->total_length_be ? BE16(ip->total_length_be) : unstated;
 
 	p->flow.v6 = false;
 	p->flow.source[0] = BE32(ip->source_be);
@@ -243,7 +248,7 @@ INLINE enum parsed packet_extensions(const void *data, const void *end, u8 next,
 	return PARSED_UNPARSABLE;
 }
 
-INLINE enum parsed packet_ip6(const void *data, const void *end, struct packet *p)
+INLINE enum parsed packet_ip6(const void *data, const void *end, u32 unstated, struct packet *p)
 {
 	const struct ip6_header *ip = packet_at_network(data, p);
 
@@ -256,20 +261,21 @@ INLINE enum parsed packet_ip6(const void *data, const void *end, struct packet *
 	}
 	if (!ip6_version(ip))
 		return PARSED_UNPARSABLE;
-	u32 room = BE16(ip->payload_length_be);
+	u32 room = ip->payload_length_be ? BE16(ip->payload_length_be) : unstated;
 	if (LIKELY(ip->next == PROTOCOL_TCP))
 		return packet_tcp(data, end, p->network + IP6_LENGTH, room, p);
 	return packet_extensions(data, end, ip->next, room, p);
 }
 
 /* `type_be`: the Ethernet type of what is at p->network. */
-INLINE enum parsed packet_network(const void *data, const void *end, u16 type_be, struct packet *p)
+INLINE enum parsed packet_network(const void *data, const void *end, u16 type_be, u32 unstated,
+				  struct packet *p)
 {
 	p->addressed = type_be == BE16(ETHER_IP4) || type_be == BE16(ETHER_IP6);
 	if (LIKELY(type_be == BE16(ETHER_IP4)))
-		return packet_ip4(data, end, p);
+		return packet_ip4(data, end, unstated, p);
 	if (type_be == BE16(ETHER_IP6))
-		return packet_ip6(data, end, p);
+		return packet_ip6(data, end, unstated, p);
 	return PARSED_OTHER;
 }
 
@@ -280,7 +286,7 @@ INLINE enum parsed packet_frame(const void *data, const void *end, struct packet
 	p->addressed = p->flow.v6 = false;
 	if (!packet_ethernet(data, end, p, &type))
 		return PARSED_VLAN_DEPTH;
-	return packet_network(data, end, type, p);
+	return packet_network(data, end, type, 0, p);
 }
 
 /*

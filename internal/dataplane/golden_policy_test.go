@@ -44,6 +44,8 @@ func sourceGoldens() []golden {
 	four, six := syn4(windowsOptions), syn6(windowsOptions)
 	bad := func(name string, p wire.Packet) golden { return lost(name, p, "drop_bad_source", web) }
 	return []golden{
+		bad("to the broadcast MAC", four).edited(func(f []byte) []byte { copy(f, "\xff\xff\xff\xff\xff\xff"); return f }),
+		bad("to a multicast MAC", six).edited(func(f []byte) []byte { f[0] |= 1; return f }),
 		bad("source 0.0.0.0", from(four, "0.0.0.0")),
 		bad("source in 0/8", from(four, "0.1.2.3")),
 		bad("source in 127/8", from(four, "127.0.0.1")),

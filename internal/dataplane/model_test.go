@@ -123,7 +123,7 @@ func (m *model) syn(s wire.Seen, id int) decision {
 		return decision{"drop_no_key", id}
 	case id == passes:
 		return decision{"pass_no_key", id}
-	case unanswerable(s.Source) || s.Source == s.To:
+	case unanswerable(s.Source) || s.Source == s.To || s.ToMany:
 		return decision{"drop_bad_source", id}
 	}
 	return decision{"answer_syn", id}

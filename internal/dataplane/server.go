@@ -73,6 +73,7 @@ func (s *Server) shape(spec *ebpf.CollectionSpec) error {
 		"own_tags":      c.Edge != nil,
 		"strict":        c.Strict,
 		"netns_cookie":  cookie,
+		"in_vrf":        slices.ContainsFunc(c.Interfaces, func(i Interface) bool { return i.VRF != nil }),
 	})
 }
 

@@ -120,6 +120,7 @@ const (
 	serverProgServerEstablished = "server_established"
 	serverProgServerIngress     = "server_ingress"
 	serverVarGenerated          = "generated"
+	serverVarInVrf              = "in_vrf"
 	serverVarKeySlotMask        = "key_slot_mask"
 	serverVarLinkLength         = "link_length"
 	serverVarNetnsCookie        = "netns_cookie"
@@ -197,6 +198,7 @@ type serverMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type serverVariableSpecs struct {
 	Generated   *ebpf.VariableSpec `ebpf:"generated"`
+	InVrf       *ebpf.VariableSpec `ebpf:"in_vrf"`
 	KeySlotMask *ebpf.VariableSpec `ebpf:"key_slot_mask"`
 	LinkLength  *ebpf.VariableSpec `ebpf:"link_length"`
 	NetnsCookie *ebpf.VariableSpec `ebpf:"netns_cookie"`
@@ -262,6 +264,7 @@ func (m *serverMaps) Close() error {
 // It can be passed to loadServerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type serverVariables struct {
 	Generated   *ebpf.Variable `ebpf:"generated"`
+	InVrf       *ebpf.Variable `ebpf:"in_vrf"`
 	KeySlotMask *ebpf.Variable `ebpf:"key_slot_mask"`
 	LinkLength  *ebpf.Variable `ebpf:"link_length"`
 	NetnsCookie *ebpf.Variable `ebpf:"netns_cookie"`

@@ -26,6 +26,7 @@ const (
 // Seen is what Read finds.
 type Seen struct {
 	Kind        Kind
+	ToMany      bool       // the frame goes to a broadcast or multicast MAC address
 	Addressed   bool       // the frame has IP addresses
 	Source      netip.Addr // valid if addressed
 	To          netip.Addr
@@ -44,6 +45,12 @@ func Read(frame []byte) Seen {
 	if len(frame) < 14 {
 		return Seen{Kind: KindOther}
 	}
+	seen := readEthernet(frame)
+	seen.ToMany = frame[0]&1 != 0
+	return seen
+}
+
+func readEthernet(frame []byte) Seen {
 	kind, at := binary.BigEndian.Uint16(frame[12:]), 14
 	for tags := 0; kind == Customer || kind == Service; tags++ {
 		if tags == tagsMax {

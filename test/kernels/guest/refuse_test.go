@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +21,9 @@ func TestOldKernelIsRefusedInOneLine(t *testing.T) {
 	}
 	config := fmt.Sprintf("keys: %s\ninterfaces: [lo]\nservices:\n  - name: web\n    prefixes: [192.0.2.1]\n    ports: [80]\n", keys)
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := dress("lo", addressing{addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")}}, 0); err != nil {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{{"server", "-c", file}, {"host", "lo", "--ports", "80"}} {
