@@ -98,16 +98,15 @@ INLINE bool answer_write(struct xdp_md *ctx, const struct packet *p, const struc
 	return synack_write(packet_at_network(data, p), end, p, o, s);
 }
 
-INLINE int answer(struct xdp_md *ctx, const struct packet *p, const struct service *service,
-		  u32 id, const struct moment *now)
+INLINE int answer(struct xdp_md *ctx, const struct packet *p, const struct service *service, u32 id,
+		  const struct moment *now)
 {
 	const struct key_slot *slot = key_of(service->domain, now->epoch);
 	struct tcp_options o;
 
 	if (!slot) /* the service says whether to fail open or closed */
-		return service->keys_end == KEYS_END_PASS ?
-			       pass(ctx, p, id, VERDICT_PASS_NO_KEY) :
-			       drop(id, VERDICT_DROP_NO_KEY);
+		return service->keys_end == KEYS_END_PASS ? pass(ctx, p, id, VERDICT_PASS_NO_KEY) :
+							    drop(id, VERDICT_DROP_NO_KEY);
 	if (source_is_bad(&p->flow) || sent_to_many(ctx))
 		return drop(id, VERDICT_DROP_BAD_SOURCE);
 	answer_options(ctx, p, service, &o);

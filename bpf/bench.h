@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The edge's programs for BPF_PROG_TEST_RUN, which hands a program its own
- * output again: each run first rebuilds the frame from a template. The floor
+ * output again: each run first rebuilds the frame from a pattern. The floor
  * does that and swaps the MAC addresses.
  */
 #ifndef SMARTCOOKIE_BENCH_H
@@ -9,9 +9,9 @@
 
 #include "edge.h"
 
-enum { TEMPLATE_WORDS = 12 }; /* of 8 bytes: the longest frame has 94 */
+enum { PATTERN_WORDS = 12 }; /* of 8 bytes: the longest frame has 94 */
 
-volatile u64 template[TEMPLATE_WORDS];
+volatile u64 pattern[PATTERN_WORDS];
 
 /* `length` is a constant in every caller. */
 INLINE bool rebuild(struct xdp_md *ctx, u32 length)
@@ -28,10 +28,10 @@ INLINE bool rebuild(struct xdp_md *ctx, u32 length)
 	if (data + length > end)
 		return false;
 	for (u32 i = 0; i < length / 8; i++)
-		((u64 *)data)[i] = template[i];
+		((u64 *)data)[i] = pattern[i];
 	/* every frame is a multiple of 8 bytes and 6 more */
-	*(u32 *)(data + length - 6) = (u32)template[length / 8];
-	*(u16 *)(data + length - 2) = (u16)(template[length / 8] >> 32);
+	*(u32 *)(data + length - 6) = (u32)pattern[length / 8];
+	*(u16 *)(data + length - 2) = (u16)(pattern[length / 8] >> 32);
 	return true;
 }
 
@@ -56,14 +56,38 @@ INLINE int inside(struct xdp_md *ctx, u32 length)
 	return rebuild(ctx, length) ? from_inside(ctx) : XDP_ABORTED;
 }
 
-SEC("xdp") int floor_54(struct xdp_md *ctx) { return floor(ctx, 54); }
-SEC("xdp") int floor_74(struct xdp_md *ctx) { return floor(ctx, 74); }
-SEC("xdp") int floor_94(struct xdp_md *ctx) { return floor(ctx, 94); }
-SEC("xdp") int outside_54(struct xdp_md *ctx) { return outside(ctx, 54); }
-SEC("xdp") int outside_74(struct xdp_md *ctx) { return outside(ctx, 74); }
-SEC("xdp") int outside_94(struct xdp_md *ctx) { return outside(ctx, 94); }
-SEC("xdp") int inside_54(struct xdp_md *ctx) { return inside(ctx, 54); }
-SEC("xdp") int inside_74(struct xdp_md *ctx) { return inside(ctx, 74); }
+SEC("xdp") int floor_54(struct xdp_md *ctx)
+{
+	return floor(ctx, 54);
+}
+SEC("xdp") int floor_74(struct xdp_md *ctx)
+{
+	return floor(ctx, 74);
+}
+SEC("xdp") int floor_94(struct xdp_md *ctx)
+{
+	return floor(ctx, 94);
+}
+SEC("xdp") int outside_54(struct xdp_md *ctx)
+{
+	return outside(ctx, 54);
+}
+SEC("xdp") int outside_74(struct xdp_md *ctx)
+{
+	return outside(ctx, 74);
+}
+SEC("xdp") int outside_94(struct xdp_md *ctx)
+{
+	return outside(ctx, 94);
+}
+SEC("xdp") int inside_54(struct xdp_md *ctx)
+{
+	return inside(ctx, 54);
+}
+SEC("xdp") int inside_74(struct xdp_md *ctx)
+{
+	return inside(ctx, 74);
+}
 
 /* On a device: the least that an answer can cost. */
 SEC("xdp")

@@ -8,7 +8,7 @@
 
 struct moment {
 	u64 monotonic_ns;
-	u64 clock_ns;     /* what epochs are made of */
+	u64 clock_ns; /* what epochs are made of */
 	u64 epoch;
 	u64 version; /* of the services' tables */
 	bool learning;

@@ -13,9 +13,9 @@
 #define INLINE static inline __attribute__((always_inline))
 
 enum flood_limits {
-	FLOOD_WORDS = 12,                  /* 64-bit words of the template */
+	FLOOD_WORDS = 12,                 /* 64-bit words of the template */
 	FLOOD_ROOM = FLOOD_WORDS * 8 + 1, /* bytes of the frames handed in */
-	FLOOD_BURST_MAX = 96, /* a veth ring holds 256: never fill it at once */
+	FLOOD_BURST_MAX = 96,             /* a veth ring holds 256: never fill it at once */
 };
 
 enum frame_layout {
@@ -41,7 +41,7 @@ struct config {
 	__u32 ip_sum;             /* IPv4 header */
 	__u32 tcp_sum;            /* segment and pseudo header */
 	__u32 interface;
-	__u32 quantum;            /* packets that a refill waits for */
+	__u32 quantum; /* packets that a refill waits for */
 	__u8 ipv6;
 	__u8 timestamps;
 	__u8 random_ack;

@@ -10,8 +10,8 @@
 
 enum forwarding {
 	FORWARD_BRIDGE = 0, /* two ports, whatever comes in by one leaves by the other */
-	FORWARD_ROUTE  = 1, /* by the kernel's routes and neighbours */
-	FORWARD_LOCAL  = 2, /* this host is the server */
+	FORWARD_ROUTE = 1,  /* by the kernel's routes and neighbours */
+	FORWARD_LOCAL = 2,  /* this host is the server */
 };
 
 const volatile enum forwarding forward_mode = FORWARD_BRIDGE;
@@ -121,8 +121,8 @@ INLINE int forward(struct xdp_md *ctx, const struct packet *p, u32 service, enum
 {
 	int action = XDP_PASS;
 
-	if (forward_mode == FORWARD_BRIDGE)
-		action = (int)bpf_redirect_map(&bridge_ports, port, XDP_DROP); /* the port is gone */
+	if (forward_mode == FORWARD_BRIDGE) /* or dropped, if the port is gone */
+		action = (int)bpf_redirect_map(&bridge_ports, port, XDP_DROP);
 	else if (forward_mode == FORWARD_ROUTE && p->addressed && p->network == ETHERNET_LENGTH)
 		action = route(ctx, p->flow.v6);
 	count(service, action == XDP_DROP ? VERDICT_DROP_UNROUTABLE : verdict);

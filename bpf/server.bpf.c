@@ -12,8 +12,7 @@
 
 /* A packet for which the kernel has no connection, only perhaps a listener. */
 NOINLINE int server_new(struct __sk_buff *skb, const struct packet *p,
-						const struct service *service, u32 id,
-						struct bpf_sock *listener)
+			const struct service *service, u32 id, struct bpf_sock *listener)
 {
 	struct moment now = moment_now();
 	struct proof proof;
@@ -33,8 +32,7 @@ NOINLINE int server_new(struct __sk_buff *skb, const struct packet *p,
 /* A packet for which the kernel has a socket: not ours, unless its valid
  * cookie shows that the socket is an older connection's. */
 NOINLINE int server_known(struct __sk_buff *skb, const struct packet *p,
-						  const struct service *service, u32 id,
-						  struct bpf_sock *sk)
+			  const struct service *service, u32 id, struct bpf_sock *sk)
 {
 	struct moment now;
 	struct proof proof;
@@ -56,8 +54,8 @@ NOINLINE int server_known(struct __sk_buff *skb, const struct packet *p,
 	return requeue(skb, p, id, &old);
 }
 
-INLINE int server_service(struct __sk_buff *skb, struct packet *p,
-						    const struct service *service, u32 id)
+INLINE int server_service(struct __sk_buff *skb, struct packet *p, const struct service *service,
+			  u32 id)
 {
 	struct bpf_sock_tuple tuple = {};
 	int verdict;

@@ -134,9 +134,8 @@ INLINE int vrf_enter(struct __sk_buff *skb, u32 service, u32 vrf)
 }
 
 /* The last-line check. */
-NOINLINE bool cookie_proves(const struct packet *p,
-						    const struct service *service,
-						    const struct moment *now, struct proof *proof)
+NOINLINE bool cookie_proves(const struct packet *p, const struct service *service,
+			    const struct moment *now, struct proof *proof)
 {
 	u32 code = 0;
 	const struct key_slot *slot;
@@ -359,8 +358,7 @@ INLINE bool reset_network(struct __sk_buff *skb, const struct packet *p)
 INLINE bool reset_write(struct __sk_buff *skb, const struct packet *p, u32 seq)
 {
 	u32 tcp[TCP_LENGTH / 4] = {
-		BE32(p->flow.ports), BE32(seq), 0,
-		BE32(TCP_LENGTH / 4 << 28 | TCP_RST << 16), 0,
+		BE32(p->flow.ports), BE32(seq), 0, BE32(TCP_LENGTH / 4 << 28 | TCP_RST << 16), 0,
 	};
 	u64 sum = pseudo_sum(&p->flow);
 

@@ -10,9 +10,9 @@ enum {
 	AF_INET = 2,
 	AF_INET6 = 10,
 	NETNS_OF_DEVICE = -1, /* BPF_F_CURRENT_NETNS, as a signed number */
-	TC_NEXT = -1, /* TCX_NEXT, and TC_ACT_UNSPEC for clsact: the next program */
-	TC_DROP = 2,  /* TC_ACT_SHOT */
-	HEADERS_MAX = 256, /* of a packet that must lie in one piece */
+	TC_NEXT = -1,         /* TCX_NEXT, and TC_ACT_UNSPEC for clsact: the next program */
+	TC_DROP = 2,          /* TC_ACT_SHOT */
+	HEADERS_MAX = 256,    /* of a packet that must lie in one piece */
 };
 
 /* Devices without an Ethernet header (tunnels) have 0; set when loading. */

@@ -56,8 +56,8 @@ int BPF_PROG(transmit_bulk, const struct net_device *device, int sent, int drops
 }
 
 SEC("tp_btf/xdp_devmap_xmit")
-int BPF_PROG(transmit_devmap, const struct net_device *from, const struct net_device *to,
-	     int sent, int drops, int error)
+int BPF_PROG(transmit_devmap, const struct net_device *from, const struct net_device *to, int sent,
+	     int drops, int error)
 {
 	if (drops > 0)
 		transmit_failed((u32)to->ifindex, TRANSMIT_DEVMAP, (u64)drops);

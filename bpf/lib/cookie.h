@@ -76,13 +76,13 @@ INLINE u32 cookie_make(const struct key_slot *slot, const struct flow *f, u32 is
 	u32 mac = cookie_mac(slot, f, isn);
 	u32 field = (code + (mac >> COOKIE_MAC_BITS)) & COOKIE_CODE_MASK;
 
-	return (u32)(slot->epoch & 1) << COOKIE_PARITY_SHIFT |
-	       field << COOKIE_MAC_BITS | (mac & COOKIE_MAC_MASK);
+	return (u32)(slot->epoch & 1) << COOKIE_PARITY_SHIFT | field << COOKIE_MAC_BITS |
+	       (mac & COOKIE_MAC_MASK);
 }
 
 /* The parity must have selected the slot already. Sets *code if valid. */
 NOINLINE bool cookie_check(const struct key_slot *slot, const struct flow *f, u32 isn, u32 cookie,
-			 u32 *code)
+			   u32 *code)
 {
 	u32 mac = cookie_mac(slot, f, isn);
 

@@ -6,25 +6,25 @@
 #include "types.h"
 
 enum tcp_option {
-	TCP_OPTION_END        = 0,
-	TCP_OPTION_NOP        = 1,
-	TCP_OPTION_MSS        = 2, /* RFC 9293 3.2 */
-	TCP_OPTION_SCALE      = 3, /* RFC 7323 2.2 */
-	TCP_OPTION_SACK       = 4, /* RFC 2018 2 */
+	TCP_OPTION_END = 0,
+	TCP_OPTION_NOP = 1,
+	TCP_OPTION_MSS = 2,        /* RFC 9293 3.2 */
+	TCP_OPTION_SCALE = 3,      /* RFC 7323 2.2 */
+	TCP_OPTION_SACK = 4,       /* RFC 2018 2 */
 	TCP_OPTION_TIMESTAMPS = 8, /* RFC 7323 3.2 */
-	TCP_OPTIONS_MAX       = 40,
-	TCP_SCALE_MAX         = 14, /* RFC 7323 2.3 */
-	SCALE_NONE            = 15,
+	TCP_OPTIONS_MAX = 40,
+	TCP_SCALE_MAX = 14, /* RFC 7323 2.3 */
+	SCALE_NONE = 15,
 };
 
 struct tcp_options {
 	u32 tsval_be;
 	u32 tsecr_be;
-	u16 mss;   /* 0: no such option */
-	u8 scale;  /* SCALE_NONE: no such option */
+	u16 mss;  /* 0: no such option */
+	u8 scale; /* SCALE_NONE: no such option */
 	bool sack;
 	bool timestamps;
-	bool ecn;  /* from the flags; here because the cookie keeps it */
+	bool ecn; /* from the flags; here because the cookie keeps it */
 };
 
 struct options_cursor {
@@ -112,7 +112,10 @@ INLINE void options_read(const u8 *p, const void *end, u32 length, struct tcp_op
 	if (!length || options_linux(p, end, length, o))
 		return;
 	struct options_cursor c = {
-		.at = p, .end = end, .length = length, .found.scale = SCALE_NONE,
+		.at = p,
+		.end = end,
+		.length = length,
+		.found.scale = SCALE_NONE,
 	};
 	bpf_loop(TCP_OPTIONS_MAX, options_step, &c, 0);
 	*o = c.found;

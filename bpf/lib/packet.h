@@ -12,31 +12,31 @@
 #include "flow.h"
 
 enum packet_limits {
-	VLAN_TAGS_MAX        = 2,
-	IP6_EXTENSIONS_MAX   = 6,
-	ETHERNET_LENGTH      = 14,
-	VLAN_LENGTH          = 4,
-	IP4_LENGTH           = 20,
-	IP6_LENGTH           = 40,
-	TCP_LENGTH           = 20,
-	TCP_LENGTH_MAX       = 60,
+	VLAN_TAGS_MAX = 2,
+	IP6_EXTENSIONS_MAX = 6,
+	ETHERNET_LENGTH = 14,
+	VLAN_LENGTH = 4,
+	IP4_LENGTH = 20,
+	IP6_LENGTH = 40,
+	TCP_LENGTH = 20,
+	TCP_LENGTH_MAX = 60,
 };
 
 enum ether_type {
-	ETHER_IP4  = 0x0800,
-	ETHER_IP6  = 0x86dd,
+	ETHER_IP4 = 0x0800,
+	ETHER_IP6 = 0x86dd,
 	ETHER_VLAN = 0x8100,
 	ETHER_QINQ = 0x88a8,
 };
 
 enum ip_protocol {
-	PROTOCOL_HOP_BY_HOP  = 0,
-	PROTOCOL_TCP         = 6,
-	PROTOCOL_UDP         = 17,
-	PROTOCOL_ROUTING     = 43,
-	PROTOCOL_FRAGMENT    = 44,
-	PROTOCOL_AUTH        = 51,
-	PROTOCOL_ICMP6       = 58,
+	PROTOCOL_HOP_BY_HOP = 0,
+	PROTOCOL_TCP = 6,
+	PROTOCOL_UDP = 17,
+	PROTOCOL_ROUTING = 43,
+	PROTOCOL_FRAGMENT = 44,
+	PROTOCOL_AUTH = 51,
+	PROTOCOL_ICMP6 = 58,
 	PROTOCOL_DESTINATION = 60,
 };
 
@@ -312,9 +312,8 @@ INLINE bool packet_plain(const void *data, const void *end, struct packet *p)
 		p->flow.source[0] = BE32(ip4->source_be);
 		p->flow.destination[0] = BE32(ip4->destination_be);
 		u32 total = BE16(ip4->total_length_be);
-		return total >= IP4_LENGTH &&
-		       packet_tcp(data, end, ETHERNET_LENGTH + IP4_LENGTH, total - IP4_LENGTH,
-				  p) == PARSED_TCP;
+		return total >= IP4_LENGTH && packet_tcp(data, end, ETHERNET_LENGTH + IP4_LENGTH,
+							 total - IP4_LENGTH, p) == PARSED_TCP;
 	}
 	if (*type_be != BE16(ETHER_IP6) || (const void *)(ip6 + 1) > end ||
 	    ip6->next != PROTOCOL_TCP || !ip6_version(ip6))

@@ -18,10 +18,10 @@
 #include "packet.h"
 
 enum synack_limits {
-	SYNACK_TCP_PLAIN      = 24,
-	SYNACK_TCP_OPTIONS    = 32,
+	SYNACK_TCP_PLAIN = 24,
+	SYNACK_TCP_OPTIONS = 32,
 	SYNACK_TCP_TIMESTAMPS = 40,
-	SYNACK_HOPS           = 64,
+	SYNACK_HOPS = 64,
 };
 
 struct synack {
@@ -45,8 +45,8 @@ INLINE u32 synack_scale_word(const struct synack *s, const struct tcp_options *o
 }
 
 /* `sum` is the pseudo-header's. The addresses' order does not matter to it. */
-INLINE bool synack_tcp(u32 *t, const void *end, const struct packet *p,
-		       const struct tcp_options *o, const struct synack *s, u64 sum)
+INLINE bool synack_tcp(u32 *t, const void *end, const struct packet *p, const struct tcp_options *o,
+		       const struct synack *s, u64 sum)
 {
 	u32 length = synack_tcp_length(o);
 
@@ -78,8 +78,8 @@ INLINE bool synack_tcp(u32 *t, const void *end, const struct packet *p,
 	return true;
 }
 
-INLINE bool synack_ip4(u32 *w, const void *end, const struct packet *p,
-		       const struct tcp_options *o, const struct synack *s)
+INLINE bool synack_ip4(u32 *w, const void *end, const struct packet *p, const struct tcp_options *o,
+		       const struct synack *s)
 {
 	u32 length = synack_tcp_length(o);
 	u32 from = BE32(p->flow.destination[0]), to = BE32(p->flow.source[0]);
@@ -97,8 +97,8 @@ INLINE bool synack_ip4(u32 *w, const void *end, const struct packet *p,
 			  addresses + BE32(PROTOCOL_TCP << 16 | length));
 }
 
-INLINE bool synack_ip6(u32 *w, const void *end, const struct packet *p,
-		       const struct tcp_options *o, const struct synack *s)
+INLINE bool synack_ip6(u32 *w, const void *end, const struct packet *p, const struct tcp_options *o,
+		       const struct synack *s)
 {
 	u32 length = synack_tcp_length(o);
 	u64 sum = 0;
@@ -126,8 +126,7 @@ INLINE u32 synack_length(const struct packet *p, const struct tcp_options *o)
 INLINE bool synack_write(void *network, const void *end, const struct packet *p,
 			 const struct tcp_options *o, const struct synack *s)
 {
-	return p->flow.v6 ? synack_ip6(network, end, p, o, s) :
-			    synack_ip4(network, end, p, o, s);
+	return p->flow.v6 ? synack_ip6(network, end, p, o, s) : synack_ip4(network, end, p, o, s);
 }
 
 /* A source that a SYN-ACK must not be sent to: nobody's, everybody's or the

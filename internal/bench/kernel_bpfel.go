@@ -137,7 +137,7 @@ const (
 	kernelVarLinkLength       = "link_length"
 	kernelVarMultiBuffer      = "multi_buffer"
 	kernelVarOwnTags          = "own_tags"
-	kernelVarTemplate         = "template"
+	kernelVarPattern          = "pattern"
 )
 
 // loadKernel returns the embedded CollectionSpec for kernel.
@@ -224,7 +224,7 @@ type kernelVariableSpecs struct {
 	LinkLength       *ebpf.VariableSpec `ebpf:"link_length"`
 	MultiBuffer      *ebpf.VariableSpec `ebpf:"multi_buffer"`
 	OwnTags          *ebpf.VariableSpec `ebpf:"own_tags"`
-	Template         *ebpf.VariableSpec `ebpf:"template"`
+	Pattern          *ebpf.VariableSpec `ebpf:"pattern"`
 }
 
 // kernelObjects contains all objects after they have been loaded into the kernel.
@@ -292,7 +292,7 @@ type kernelVariables struct {
 	LinkLength       *ebpf.Variable `ebpf:"link_length"`
 	MultiBuffer      *ebpf.Variable `ebpf:"multi_buffer"`
 	OwnTags          *ebpf.Variable `ebpf:"own_tags"`
-	Template         *ebpf.Variable `ebpf:"template"`
+	Pattern          *ebpf.Variable `ebpf:"pattern"`
 }
 
 // kernelPrograms contains all programs after they have been loaded into the kernel.

@@ -137,7 +137,7 @@ const (
 	oursVarLinkLength       = "link_length"
 	oursVarMultiBuffer      = "multi_buffer"
 	oursVarOwnTags          = "own_tags"
-	oursVarTemplate         = "template"
+	oursVarPattern          = "pattern"
 )
 
 // loadOurs returns the embedded CollectionSpec for ours.
@@ -224,7 +224,7 @@ type oursVariableSpecs struct {
 	LinkLength       *ebpf.VariableSpec `ebpf:"link_length"`
 	MultiBuffer      *ebpf.VariableSpec `ebpf:"multi_buffer"`
 	OwnTags          *ebpf.VariableSpec `ebpf:"own_tags"`
-	Template         *ebpf.VariableSpec `ebpf:"template"`
+	Pattern          *ebpf.VariableSpec `ebpf:"pattern"`
 }
 
 // oursObjects contains all objects after they have been loaded into the kernel.
@@ -292,7 +292,7 @@ type oursVariables struct {
 	LinkLength       *ebpf.Variable `ebpf:"link_length"`
 	MultiBuffer      *ebpf.Variable `ebpf:"multi_buffer"`
 	OwnTags          *ebpf.Variable `ebpf:"own_tags"`
-	Template         *ebpf.Variable `ebpf:"template"`
+	Pattern          *ebpf.Variable `ebpf:"pattern"`
 }
 
 // oursPrograms contains all programs after they have been loaded into the kernel.

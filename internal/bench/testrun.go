@@ -194,13 +194,13 @@ func (c *testCase) measure() error {
 	if prog == nil {
 		return fmt.Errorf("%s: no program for frames of %d bytes", c.row.Name, len(c.frame))
 	}
-	var template [12]uint64
-	padded := append(slices.Clone(c.frame), make([]byte, 8*len(template)-len(c.frame))...)
-	for i := range template {
-		template[i] = binary.LittleEndian.Uint64(padded[8*i:])
+	var pattern [12]uint64
+	padded := append(slices.Clone(c.frame), make([]byte, 8*len(pattern)-len(c.frame))...)
+	for i := range pattern {
+		pattern[i] = binary.LittleEndian.Uint64(padded[8*i:])
 	}
-	if err := c.collection.Variables["template"].Set(template); err != nil {
-		return fmt.Errorf("write template: %w", err)
+	if err := c.collection.Variables["pattern"].Set(pattern); err != nil {
+		return fmt.Errorf("write pattern: %w", err)
 	}
 	action, err := prog.Run(&ebpf.RunOptions{Data: c.frame})
 	if err != nil {

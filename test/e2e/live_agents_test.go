@@ -156,21 +156,6 @@ func finishLoad(t *testing.T, what string, load *lab.Load) {
 	allServed(t, what, report)
 }
 
-// startFlood floods until the test ends.
-func startFlood(t *testing.T, l *lab.Lab, rate lab.Rate) *lab.Flood {
-	t.Helper()
-	flood, err := l.StartFlood(lab.FloodOptions{Rate: rate, Limit: 10 * time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := flood.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	return flood
-}
-
 // pinnedMap opens a map of an agent; the test closes it.
 func pinnedMap(t *testing.T, d *daemon, agent, name string) *ebpf.Map {
 	t.Helper()
