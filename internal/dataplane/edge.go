@@ -297,7 +297,7 @@ func (e *Edge) Attach(pins *Pins) error {
 	}
 	for _, i := range e.config.Outside {
 		if e.config.Forward == Local {
-			if err := attachTCX(pins, e.links, i, e.objects.EdgeEgress, ebpf.AttachTCXEgress); err != nil {
+			if err := attachTC(pins, e.links, i, e.objects.EdgeEgress, ebpf.AttachTCXEgress); err != nil {
 				return err
 			}
 		}
@@ -353,25 +353,6 @@ func explainXDP(err error, i Interface, generic bool) error {
 	return err
 }
 
-func attachTCX(pins *Pins, links map[string]link.Link, i Interface, prog *ebpf.Program, at ebpf.AttachType) error {
-	name := linkName("tcx_ingress", i.Name)
-	if at == ebpf.AttachTCXEgress {
-		name = linkName("tcx_egress", i.Name)
-	}
-	l, err := pins.attach(name, prog,
-		func(info *link.Info) bool {
-			return info.TCX() != nil && int(info.TCX().Ifindex) == i.Index
-		},
-		func() (link.Link, error) {
-			return link.AttachTCX(link.TCXOptions{Program: prog, Interface: i.Index, Attach: at, Anchor: link.Head()})
-		})
-	if err != nil {
-		return fmt.Errorf("attach to %s: %w", i.Name, err)
-	}
-	links[name] = l
-	return nil
-}
-
 // Undo takes off what Attach newly put in place; what an earlier daemon left
 // and this one only renewed stays.
 func (e *Edge) Undo(pins *Pins) { pins.undo() }
@@ -397,9 +378,7 @@ func (e *Edge) LearningLeft() time.Duration {
 
 // Close lets go of everything; what is pinned goes on.
 func (e *Edge) Close() error {
-	for _, l := range e.links {
-		l.Close()
-	}
+	closeLinks(e.links)
 	return e.objects.Close()
 }
 

@@ -223,6 +223,15 @@ func (p *Pins) undo() {
 	}
 }
 
+// closeLinks lets go of links; those that are pinned stay.
+func closeLinks(links map[string]link.Link) {
+	for _, l := range links {
+		if l != nil { // a filter of clsact has none
+			l.Close()
+		}
+	}
+}
+
 // keepLinks detaches whatever an earlier daemon attached and this one did not.
 func (p *Pins) keepLinks(wanted map[string]link.Link) error {
 	entries, err := os.ReadDir(filepath.Join(p.path, "links"))
@@ -242,6 +251,11 @@ func (p *Pins) keepLinks(wanted map[string]link.Link) error {
 
 // detachLink takes a program off even if a daemon still holds its link.
 func detachLink(path string) error {
+	if strings.HasPrefix(filepath.Base(path), clsactPin) {
+		if err := detachClsact(path); err != nil {
+			return err
+		}
+	}
 	if l, err := link.LoadPinnedLink(path, nil); err == nil {
 		// Tracing links know no forced detaching; they end with their pin.
 		if err := l.Detach(); err != nil && !errors.Is(err, ebpf.ErrNotSupported) && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.ENOLINK) {

@@ -145,7 +145,7 @@ func (s *Server) Attach(pins *Pins) error {
 		return err
 	}
 	for _, i := range s.hooks() {
-		if err := attachTCX(pins, s.links, i, s.objects.ServerIngress, ebpf.AttachTCXIngress); err != nil {
+		if err := attachTC(pins, s.links, i, s.objects.ServerIngress, ebpf.AttachTCXIngress); err != nil {
 			return err
 		}
 	}
@@ -178,8 +178,6 @@ func (s *Server) AdoptedOffset() int64 {
 
 // Close lets go of everything; what is pinned goes on.
 func (s *Server) Close() error {
-	for _, l := range s.links {
-		l.Close()
-	}
+	closeLinks(s.links)
 	return s.objects.Close()
 }
