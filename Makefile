@@ -6,7 +6,7 @@ GO       ?= go
 FUZZTIME ?= 30s
 
 C_FILES := $(wildcard bpf/*.c bpf/*.h bpf/lib/*.h)
-SCRIPTS := .ci/run $(wildcard scripts/*)
+SCRIPTS := .ci/run $(wildcard scripts/*) test/kernels/run test/kernels/init
 
 .DEFAULT_GOAL := help
 .PHONY: help
