@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -176,8 +177,9 @@ func swept(t *testing.T, edge *daemon) (swept, lines uint64) {
 		t.Fatal(err)
 	}
 	// struct filter_state ends with it.
-	swept = binary.NativeEndian.Uint64(state[len(state)-8:])
-	return swept, uint64(pinnedMap(t, edge, dataplane.EdgeAgent, "filter_lines").MaxEntries())
+	position := binary.NativeEndian.Uint64(state[len(state)-8:]) // round << 32 | next line
+	lines = uint64(pinnedMap(t, edge, dataplane.EdgeAgent, "filter_lines").MaxEntries())
+	return position>>32*lines + position&math.MaxUint32, lines
 }
 
 // waitGenerations waits until an edge has swept its filter so many times from
