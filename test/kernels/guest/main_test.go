@@ -5,7 +5,6 @@ package guest
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"os"
 	"testing"
