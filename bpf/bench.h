@@ -13,6 +13,18 @@ enum { PATTERN_WORDS = 12 }; /* of 8 bytes: the longest frame has 94 */
 
 volatile u64 pattern[PATTERN_WORDS];
 
+/*
+ * In words that lie as the headers' fields do: a load that crosses two stores
+ * waits until both have left the store buffer, 4 ns that no received frame
+ * costs.
+ */
+INLINE void copy32(void *data, u32 at, u32 words)
+{
+	for (u32 i = 0; i < words; i++)
+		*(u32 *)(data + at + 4 * i) =
+			*(const volatile u32 *)((const volatile u8 *)pattern + at + 4 * i);
+}
+
 /* `length` is a constant in every caller. */
 INLINE bool rebuild(struct xdp_md *ctx, u32 length)
 {
@@ -27,11 +39,9 @@ INLINE bool rebuild(struct xdp_md *ctx, u32 length)
 	}
 	if (data + length > end)
 		return false;
-	for (u32 i = 0; i < length / 8; i++)
-		((u64 *)data)[i] = pattern[i];
-	/* every frame is a multiple of 8 bytes and 6 more */
-	*(u32 *)(data + length - 6) = (u32)pattern[length / 8];
-	*(u16 *)(data + length - 2) = (u16)(pattern[length / 8] >> 32);
+	copy32(data, 0, 3);
+	*(u16 *)(data + 12) = *(const volatile u16 *)((const volatile u8 *)pattern + 12);
+	copy32(data, ETHERNET_LENGTH, (length - ETHERNET_LENGTH) / 4);
 	return true;
 }
 
