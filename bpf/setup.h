@@ -55,7 +55,7 @@ struct {
 
 /* What a valid cookie says. */
 struct proof {
-	struct tcp_options options;
+	u8 code;
 	u8 window_scale; /* that the edge announced for us */
 };
 
@@ -145,7 +145,7 @@ NOINLINE bool cookie_proves(const struct packet *p, const struct service *servic
 	slot = cookie_find(&p->flow, p->seq - 1, p->ack - 1, now, service->domain, true, &code);
 	if (!slot)
 		return false;
-	proof->options.mss = (u16)code; /* decoded with the packet's own options */
+	proof->code = (u8)code;
 	proof->window_scale = slot->window_scale;
 	return true;
 }
@@ -385,37 +385,37 @@ INLINE int requeue(struct __sk_buff *skb, const struct packet *p, u32 service,
 
 /* ---- setup -------------------------------------------------------------- */
 
-INLINE bool setup_options(struct __sk_buff *skb, const struct packet *p, struct proof *proof)
+/* What the client asked for: the code, read with the packet's own options. */
+INLINE void setup_options(struct __sk_buff *skb, const struct packet *p, const struct proof *proof,
+			  struct tcp_options *o)
 {
 	const void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	const u8 *at = packet_at_transport(data, p) + TCP_LENGTH;
-	u32 code = proof->options.mss;
 
-	options_read(at, end, p->tcp_length - TCP_LENGTH, &proof->options);
-	options_decode(&proof->options, code, p->flow.v6);
-	return true;
+	options_read(at, end, p->tcp_length - TCP_LENGTH, o);
+	options_decode(o, proof->code, p->flow.v6);
 }
 
 INLINE int setup(struct __sk_buff *skb, const struct packet *p, u32 service,
-		 struct bpf_sock *listener, struct proof *proof)
+		 struct bpf_sock *listener, const struct proof *proof)
 {
 	struct sock *sk = (struct sock *)bpf_skc_to_tcp_sock(listener);
-	const struct tcp_options *o = &proof->options;
+	struct tcp_options o;
 
-	setup_options(skb, p, proof);
+	setup_options(skb, p, proof, &o);
 	struct bpf_tcp_req_attrs attributes = {
-		.mss = o->mss,
-		.sack_ok = o->sack,
-		.ecn_ok = o->ecn,
-		.tstamp_ok = o->timestamps,
+		.mss = o.mss,
+		.sack_ok = o.sack,
+		.ecn_ok = o.ecn,
+		.tstamp_ok = o.timestamps,
 	};
-	if (o->timestamps) {
-		attributes.rcv_tsval = BE32(o->tsval_be);
-		attributes.rcv_tsecr = BE32(o->tsecr_be);
+	if (o.timestamps) {
+		attributes.rcv_tsval = BE32(o.tsval_be);
+		attributes.rcv_tsecr = BE32(o.tsecr_be);
 	}
-	if (o->scale != SCALE_NONE) {
+	if (o.scale != SCALE_NONE) {
 		attributes.wscale_ok = 1;
-		attributes.snd_wscale = o->scale;
+		attributes.snd_wscale = o.scale;
 		attributes.rcv_wscale = proof->window_scale;
 	}
 	if (!sk || bpf_sk_assign_tcp_reqsk(skb, sk, &attributes, sizeof(attributes)))

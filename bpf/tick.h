@@ -11,7 +11,7 @@
 
 enum {
 	TICK_NS = 10 * 1000 * 1000,
-	SWEEP_MAX = 1 << 14, /* lines per tick */
+	SWEEP_MAX = 1 << 15, /* lines per tick */
 	EPOCHS_PREPARED = 3, /* the host shape: this one and two more */
 	CLOCK_MONOTONIC = 1,
 };

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"strings"
 	"time"
 
 	"smartcookie/internal/config"
@@ -47,7 +48,7 @@ func Run(ctx context.Context, c *config.Edge, o Options) error {
 		return err
 	}
 	defer agent.Close()
-	o.Log.Info("ready", "outside", names(c.Outside), "inside", names(c.Inside),
+	o.Log.Info("ready", "outside", Names(c.Outside), "inside", Names(c.Inside),
 		"forward", c.Forward, "services", len(c.Services), "learning", learning(agent, c).String())
 	return serve(ctx, o.Log, keeper, agent, pins)
 }
@@ -139,15 +140,13 @@ func Interfaces(devices []net.Interface) []dataplane.Interface {
 	return all
 }
 
-func names(devices []net.Interface) string {
-	var all string
+// Names lists devices for a log.
+func Names(devices []net.Interface) string {
+	all := make([]string, len(devices))
 	for i, d := range devices {
-		if i > 0 {
-			all += ","
-		}
-		all += d.Name
+		all[i] = d.Name
 	}
-	return all
+	return strings.Join(all, ",")
 }
 
 // LossReport logs frames that were lost after their verdict, when there are

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
-	"strings"
 
 	"smartcookie/internal/config"
 	"smartcookie/internal/dataplane"
@@ -51,7 +49,7 @@ func Run(ctx context.Context, c *config.Server, o Options) error {
 		return err
 	}
 	defer agent.Close()
-	o.Log.Info("ready", "interfaces", names(c.Interfaces), "services", len(c.Services), "strict", c.Strict)
+	o.Log.Info("ready", "interfaces", edge.Names(c.Interfaces), "services", len(c.Services), "strict", c.Strict)
 	return upkeep.Loop(ctx, o.Log, keeper, pins.Gone, watch.Tick)
 }
 
@@ -77,12 +75,4 @@ func start(c *config.Server, keeper *upkeep.Keeper, pins *dataplane.Pins) (*data
 		return nil, err
 	}
 	return agent, nil
-}
-
-func names(devices []net.Interface) string {
-	all := make([]string, len(devices))
-	for i, d := range devices {
-		all[i] = d.Name
-	}
-	return strings.Join(all, ",")
 }

@@ -39,14 +39,18 @@ var sanitized = []string{
 func compiler(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
-	if err == nil {
-		return path
+	if err != nil {
+		lack(t, name)
 	}
+	return path
+}
+
+func lack(t *testing.T, name string) {
+	t.Helper()
 	if os.Getenv("CI") == "true" {
 		t.Fatalf("this test needs %s, and CI has to have it", name)
 	}
 	t.Skipf("this test needs %s", name)
-	return ""
 }
 
 func build(t *testing.T, name string, arguments ...string) string {
@@ -386,11 +390,15 @@ func TestAnswersAreThoseOfTheModel(t *testing.T) {
 }
 
 func TestFuzzerFindsNoFault(t *testing.T) {
-	if _, err := exec.LookPath("clang-19"); err != nil {
-		t.Skip("this test needs clang-19 with its fuzzer")
-	}
 	if testing.Short() {
 		t.Skip("a fuzzer needs time")
+	}
+	resources, err := exec.Command(compiler(t, "clang-19"), "-print-resource-dir").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(strings.TrimSpace(string(resources)), "include", "fuzzer")); err != nil {
+		lack(t, "clang's fuzzer (libclang-rt-19-dev)")
 	}
 	fuzzer := build(t, "clang-19", "c/fuzz.c", "-fsanitize=fuzzer")
 	corpus := t.TempDir()
