@@ -104,17 +104,27 @@ INLINE bool filter_spot(const struct flow *f, struct filter_spot *spot)
 	return spot->line;
 }
 
+/* word >> n mod 32, what the machine does anyway: in C the mask would be an
+ * instruction of its own, eight times per packet. */
+INLINE u32 filter_bit(u32 word, u32 n)
+{
+	asm("%0 >>= %1" : "+w"(word) : "w"(n));
+	return word;
+}
+
+/* One index for each half of a word, see filter_word; no branch until the end. */
 INLINE bool filter_in(const struct filter_spot *spot, u32 generation)
 {
-	const u64 *word = spot->line->word[generation & 1];
+	const u32 *half = (const u32 *)spot->line->word[generation & 1];
+	u64 hash = spot->hash;
+	u32 all = 1;
 
-	for (u32 i = 0; i < FILTER_WORDS; i++) {
-		u64 bits = filter_word(spot->hash, i);
-
-		if ((word[i] & bits) != bits)
-			return false;
+	asm("" : "+r"(hash)); /* else the other generation's shifts are saved, in memory */
+	for (u32 i = 0; i < FILTER_BITS; i++) {
+		all &= filter_bit(half[i], (u32)hash);
+		hash >>= 5;
 	}
-	return true;
+	return all;
 }
 
 INLINE bool filter_has(const struct flow *f)

@@ -279,6 +279,9 @@ func defendSwap(_ context.Context, c *contender) error {
 		return err
 	}
 	c.undo = append(c.undo, func() error { b.close(); return nil })
+	if err := b.load(); err != nil {
+		return err
+	}
 	// What comes back is no answer to the sink, which would pass it on.
 	if err := c.lab.Attacker.Bare(c.lab.Attacker.Port); err != nil {
 		return err

@@ -37,12 +37,12 @@ const (
 
 // testCase is a program and the frame that it rebuilds before each run.
 type testCase struct {
-	row        Row
-	collection *ebpf.Collection
-	prog       string // without the frame's length
-	frame      []byte
-	expect     uint32
-	ns         []float64
+	row    Row
+	from   **ebpf.Collection
+	prog   string // without the frame's length
+	frame  []byte
+	expect uint32
+	ns     []float64
 }
 
 // testBench is an edge with one kind of hash, and the programs beside it.
@@ -54,9 +54,12 @@ type testBench struct {
 }
 
 // TestRun measures programs with BPF_PROG_TEST_RUN, all cases in every round.
+// Each round loads them anew: where the kernel happens to put a program moves
+// it by a tenth, and stays as it is until the next load.
 func TestRun(progress func(string)) ([]Row, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	var benches []*testBench
 	var cases []*testCase
 	for _, hash := range []cookie.Hash{cookie.SipHash, cookie.HalfSipHash} {
 		b, err := newTestBench(hash)
@@ -64,10 +67,16 @@ func TestRun(progress func(string)) ([]Row, error) {
 			return nil, err
 		}
 		defer b.close()
+		benches = append(benches, b)
 		cases = append(cases, b.cases()...)
 	}
 	for round := range testRounds {
 		progress(fmt.Sprintf("test runs: round %d of %d", round+1, testRounds))
+		for _, b := range benches {
+			if err := b.load(); err != nil {
+				return nil, err
+			}
+		}
 		for i := range cases {
 			c := cases[(i+round)%len(cases)] // nobody always comes first
 			if err := c.measure(); err != nil {
@@ -126,6 +135,12 @@ func (b *testBench) fill() error {
 	if err := b.edge.WriteKeys(0, slots); err != nil {
 		return err
 	}
+	return nil
+}
+
+// load puts the programs in the kernel, in the place of those of an earlier round.
+func (b *testBench) load() error {
+	b.unload()
 	for _, load := range []struct {
 		spec func() (*ebpf.CollectionSpec, error)
 		into **ebpf.Collection
@@ -141,12 +156,17 @@ func (b *testBench) fill() error {
 	return nil
 }
 
-func (b *testBench) close() {
+func (b *testBench) unload() {
 	for _, c := range []*ebpf.Collection{b.ours, b.kernel} {
 		if c != nil {
 			c.Close()
 		}
 	}
+	b.ours, b.kernel = nil, nil
+}
+
+func (b *testBench) close() {
+	b.unload()
 	b.edge.Close()
 }
 
@@ -164,25 +184,25 @@ func (b *testBench) cases() []*testCase {
 		bad := frameOf(stranger, flagACK, 1001, valid+1, nil) // the parity of this epoch
 		worse := frameOf(stranger, flagACK, 1001, (valid^1<<31)+1, nil)
 		back := frameOf(reversed(flow), flagACK, valid+1, 1001, nil)
-		add := func(name, hash string, from *ebpf.Collection, prog string, frame []byte, expect uint32) {
+		add := func(name, hash string, from **ebpf.Collection, prog string, frame []byte, expect uint32) {
 			all = append(all, &testCase{
-				row:        Row{Experiment: "testrun", Name: name, Hash: hash, Family: int(flow.Family())},
-				collection: from, prog: prog, frame: frame, expect: expect,
+				row:  Row{Experiment: "testrun", Name: name, Hash: hash, Family: int(flow.Family())},
+				from: from, prog: prog, frame: frame, expect: expect,
 			})
 		}
 		ours := b.hash.String()
 		if b.hash == cookie.SipHash {
-			add("floor", "", b.ours, "floor", syn, xdpTX)
-			add("floor, options", "", b.ours, "floor", options, xdpTX)
-			add("SYN, kernel helper", "kernel", b.kernel, "outside", syn, xdpTX)
-			add("SYN with options, kernel helper", "kernel", b.kernel, "outside", options, xdpTX)
+			add("floor", "", &b.ours, "floor", syn, xdpTX)
+			add("floor, options", "", &b.ours, "floor", options, xdpTX)
+			add("SYN, kernel helper", "kernel", &b.kernel, "outside", syn, xdpTX)
+			add("SYN with options, kernel helper", "kernel", &b.kernel, "outside", options, xdpTX)
 		}
-		add("SYN", ours, b.ours, "outside", syn, xdpTX)
-		add("SYN with options", ours, b.ours, "outside", options, xdpTX)
-		add("bad ACK, one MAC", ours, b.ours, "outside", bad, xdpDrop)
-		add("bad ACK, two MACs", ours, b.ours, "outside", worse, xdpDrop)
-		add("filter hit", ours, b.ours, "outside", hit, xdpRedirect)
-		add("return packet", ours, b.ours, "inside", back, xdpRedirect)
+		add("SYN", ours, &b.ours, "outside", syn, xdpTX)
+		add("SYN with options", ours, &b.ours, "outside", options, xdpTX)
+		add("bad ACK, one MAC", ours, &b.ours, "outside", bad, xdpDrop)
+		add("bad ACK, two MACs", ours, &b.ours, "outside", worse, xdpDrop)
+		add("filter hit", ours, &b.ours, "outside", hit, xdpRedirect)
+		add("return packet", ours, &b.ours, "inside", back, xdpRedirect)
 	}
 	return all
 }
@@ -190,7 +210,7 @@ func (b *testBench) cases() []*testCase {
 // measure runs the case once to see that it does what it is named for, and then
 // takes the CPU time of many runs: wall time would count what else happens.
 func (c *testCase) measure() error {
-	prog := c.collection.Programs[fmt.Sprintf("%s_%d", c.prog, len(c.frame))]
+	prog := (*c.from).Programs[fmt.Sprintf("%s_%d", c.prog, len(c.frame))]
 	if prog == nil {
 		return fmt.Errorf("%s: no program for frames of %d bytes", c.row.Name, len(c.frame))
 	}
@@ -199,7 +219,7 @@ func (c *testCase) measure() error {
 	for i := range pattern {
 		pattern[i] = binary.LittleEndian.Uint64(padded[8*i:])
 	}
-	if err := c.collection.Variables["pattern"].Set(pattern); err != nil {
+	if err := (*c.from).Variables["pattern"].Set(pattern); err != nil {
 		return fmt.Errorf("write pattern: %w", err)
 	}
 	action, err := prog.Run(&ebpf.RunOptions{Data: c.frame})
