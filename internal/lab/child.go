@@ -9,12 +9,13 @@ import (
 )
 
 // The lab's children are the program itself, called as
-// "smartcookie lab child serve" and "… lab child load JSON".
+// "smartcookie lab child serve", "… lab child load JSON" and "… wire JSON".
 const (
 	childCommand = "lab"
 	childGroup   = "child"
 	childServe   = "serve"
 	childLoad    = "load"
+	childWire    = "wire"
 )
 
 // IsChild tells whether a program was started as a child of a lab: a test
@@ -34,6 +35,8 @@ func RunChild(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 			return fmt.Errorf("read the load: %w", err)
 		}
 		return RunLoad(ctx, options, stdout)
+	case len(args) == 2 && args[0] == childWire:
+		return runWire(ctx, args[1], slog.New(slog.NewTextHandler(stderr, nil)))
 	}
 	return fmt.Errorf("no such child of a lab: %q", args)
 }

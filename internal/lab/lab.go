@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smartcookie/internal/badwire"
 )
 
 // Errors that callers tell apart.
@@ -50,6 +52,9 @@ type Options struct {
 	MTU int
 	// ReadyWithin is how long an agent may take to start, 15 s if 0.
 	ReadyWithin time.Duration
+	// Wire makes the client's link a bad one, InsideWire the server's; nil
+	// leaves it to a plain veth pair.
+	Wire, InsideWire *badwire.Faults
 	// Executable is the smartcookie program for agents, HTTP server and load;
 	// this process's own if empty.
 	Executable string
@@ -85,6 +90,11 @@ type Lab struct {
 	Server   Host
 	Edge     EdgeHost
 	Switch   *Namespace // nil unless the topology is Bridge
+	// Wire and InsideWire are at work in a lab that has them. Those of a
+	// standing lab belong to processes of their own.
+	Wire, InsideWire *badwire.Wire
+
+	wires *Namespace // where the bad wires are; nil without any
 
 	options Options
 	cpus    cpus
@@ -198,6 +208,9 @@ func (l *Lab) members() []member {
 	if l.options.Topology == Bridge {
 		all = append(all, member{switchRole, &l.Switch})
 	}
+	if l.options.Wire != nil || l.options.InsideWire != nil {
+		all = append(all, member{wiresRole, &l.wires})
+	}
 	return all
 }
 
@@ -206,7 +219,10 @@ type member struct {
 	at   **Namespace
 }
 
-const switchRole = "switch"
+const (
+	switchRole = "switch"
+	wiresRole  = "wires"
+)
 
 func (l *Lab) makeNamespaces() error {
 	for _, m := range l.members() {

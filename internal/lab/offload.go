@@ -20,7 +20,12 @@ var offloads = map[string]bool{
 	"tx-vlan-stag-hw-insert": false,
 }
 
-func (n *Namespace) prepare(port string) error {
+// What a bad wire needs besides: each frame by itself, none merged.
+var wireOffloads = map[string]bool{"rx-gro": false}
+
+func (n *Namespace) prepare(port string) error { return n.change(port, offloads) }
+
+func (n *Namespace) change(port string, offloads map[string]bool) error {
 	return n.Do(func() error {
 		tool, err := ethtool.NewEthtool()
 		if err != nil {

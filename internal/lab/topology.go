@@ -38,10 +38,11 @@ func address6(network, host byte) netip.Addr {
 	return netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x99, 7: network, 15: host})
 }
 
-// wire is a veth pair.
-type wire struct {
+// cable is a veth pair, or two with a bad wire between them.
+type cable struct {
 	from, to         *Namespace
 	fromPort, toPort string
+	wire             *badWire // nil: a plain veth pair
 }
 
 // plan says where everything will be.
@@ -57,26 +58,27 @@ func (l *Lab) plan() {
 	}
 }
 
-func (l *Lab) wires() []wire {
-	inside := wire{l.Server.Namespace, l.Edge.Namespace, hostPort, insidePort}
+func (l *Lab) cables() []cable {
+	outside, inside := l.badWires()
+	inner := cable{l.Server.Namespace, l.Edge.Namespace, hostPort, insidePort, inside}
 	if l.options.Topology == Bridge {
-		return []wire{
-			{l.Client.Namespace, l.Switch, hostPort, "client"},
-			{l.Attacker.Namespace, l.Switch, hostPort, "attacker"},
-			{l.Edge.Namespace, l.Switch, "out0", "edge"},
-			inside,
+		return []cable{
+			{l.Client.Namespace, l.Switch, hostPort, "client", outside},
+			{l.Attacker.Namespace, l.Switch, hostPort, "attacker", nil},
+			{l.Edge.Namespace, l.Switch, "out0", "edge", nil},
+			inner,
 		}
 	}
-	return []wire{
-		{l.Client.Namespace, l.Edge.Namespace, hostPort, "out0"},
-		{l.Attacker.Namespace, l.Edge.Namespace, hostPort, "out1"},
-		inside,
+	return []cable{
+		{l.Client.Namespace, l.Edge.Namespace, hostPort, "out0", outside},
+		{l.Attacker.Namespace, l.Edge.Namespace, hostPort, "out1", nil},
+		inner,
 	}
 }
 
 func (l *Lab) makeLinks() error {
-	for _, w := range l.wires() {
-		if err := l.connect(w); err != nil {
+	for _, c := range l.cables() {
+		if err := l.connect(c); err != nil {
 			return err
 		}
 	}
@@ -97,17 +99,32 @@ func (l *Lab) finishLinks() error {
 
 func (l *Lab) hosts() []*Host { return []*Host{&l.Client, &l.Attacker, &l.Server} }
 
-func (l *Lab) connect(w wire) error {
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.Namespace, attrs.MTU = w.fromPort, netlink.NsFd(w.from.handle), l.options.MTU
-	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: w.toPort, PeerNamespace: netlink.NsFd(w.to.handle)}
-	if err := netlink.LinkAdd(veth); err != nil {
-		return fmt.Errorf("connect %s to %s by a veth pair: %w", w.from.Name, w.to.Name, err)
+func (l *Lab) connect(c cable) error {
+	if c.wire == nil {
+		return l.pair(c)
 	}
-	if err := errors.Join(w.from.up(w.fromPort), w.to.up(w.toPort)); err != nil {
+	first, second := c.wire.ports()
+	if err := errors.Join(
+		l.pair(cable{from: c.from, to: l.wires, fromPort: c.fromPort, toPort: first}),
+		l.pair(cable{from: c.to, to: l.wires, fromPort: c.toPort, toPort: second}),
+	); err != nil {
 		return err
 	}
-	return errors.Join(w.from.prepare(w.fromPort), w.to.prepare(w.toPort))
+	return l.lay(c.wire)
+}
+
+// pair makes a veth pair.
+func (l *Lab) pair(c cable) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.Namespace, attrs.MTU = c.fromPort, netlink.NsFd(c.from.handle), l.options.MTU
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: c.toPort, PeerNamespace: netlink.NsFd(c.to.handle)}
+	if err := netlink.LinkAdd(veth); err != nil {
+		return fmt.Errorf("connect %s to %s by a veth pair: %w", c.from.Name, c.to.Name, err)
+	}
+	if err := errors.Join(c.from.up(c.fromPort), c.to.up(c.toPort)); err != nil {
+		return err
+	}
+	return errors.Join(c.from.prepare(c.fromPort), c.to.prepare(c.toPort))
 }
 
 func (n *Namespace) up(port string) error {
