@@ -30,8 +30,8 @@ type labOptions struct {
 	duration time.Duration
 	ipv6     bool
 	json     bool
-	bridge   bool
 	linux    bool
+	shape    shape
 }
 
 func newLabCommand(env *environment) *cobra.Command {
@@ -51,7 +51,7 @@ func newLabCommand(env *environment) *cobra.Command {
 	flags.DurationVar(&options.duration, "duration", options.duration, "how long the benign load runs")
 	flags.BoolVar(&options.ipv6, "ipv6", false, "use IPv6")
 	flags.BoolVar(&options.json, "json", false, "end with one JSON object on standard output")
-	flags.BoolVar(&options.bridge, "bridge", false, "let the edge be a bridge instead of a router")
+	options.shape.add(command)
 	flags.BoolVar(&options.linux, "options", false, "give the flood's SYNs the options of a Linux client")
 	command.AddCommand(newLabUpCommand(env), newLabExecCommand(), newLabFloodCommand(env), newLabDownCommand(), newLabChildCommand(env))
 	return command
@@ -80,12 +80,16 @@ func runLab(cmd *cobra.Command, env *environment, options labOptions) (err error
 	if options.duration <= 0 {
 		return usageErrorf("--duration: want a time above 0, such as 8s")
 	}
+	build, err := options.shape.options()
+	if err != nil {
+		return err
+	}
 	ctx, stop := untilSignal(cmd)
 	defer stop()
 	if err := lab.Sweep(); err != nil {
 		return err
 	}
-	made, err := lab.New(lab.Options{Topology: options.topology()})
+	made, err := lab.New(build)
 	if err != nil {
 		return err
 	}
@@ -100,13 +104,6 @@ func runLab(cmd *cobra.Command, env *environment, options labOptions) (err error
 func (o labOptions) oneCase(cmd *cobra.Command) bool {
 	flags := cmd.Flags()
 	return o.json || flags.Changed("defence") || flags.Changed("flood") || flags.Changed("duration")
-}
-
-func (o labOptions) topology() lab.Topology {
-	if o.bridge {
-		return lab.Bridge
-	}
-	return lab.Route
 }
 
 func (o labOptions) runCase(ctx context.Context, made *lab.Lab, env *environment) error {
@@ -156,18 +153,22 @@ Configuration and logs are in %s.
 `
 
 func newLabUpCommand(env *environment) *cobra.Command {
-	defence, bridge := defenceName("none"), false
+	defence, shape := defenceName("none"), shape{}
 	command := &cobra.Command{
 		Use:   "up",
 		Short: "Leave a lab standing to play with",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			options := lab.Options{Standing: true, Topology: labOptions{bridge: bridge}.topology()}
+			options, err := shape.options()
+			if err != nil {
+				return err
+			}
+			options.Standing = true
 			return labUp(cmd, env, options, string(defence))
 		},
 	}
 	command.Flags().Var(&defence, "defence", "none, kernel, split or host")
-	command.Flags().BoolVar(&bridge, "bridge", false, "let the edge be a bridge instead of a router")
+	shape.add(command)
 	return command
 }
 

@@ -21,6 +21,11 @@ func TestLabRefusesWhatMakesNoSense(t *testing.T) {
 		{"lab exec: give client", []string{"lab", "exec"}},
 		{"there are syn, ack, rst, fin and synack", []string{"lab", "flood", "--kind", "udp"}},
 		{"lab exec: give client", []string{"lab", "exec", "client", "--"}},
+		{"--loss: want 0 to 100 percent", []string{"lab", "--loss", "101"}},
+		{"--inside-reorder: want 0 to 100 percent", []string{"lab", "up", "--inside-reorder", "-1%"}},
+		{`"--duplicate" flag: want a share such as 5`, []string{"lab", "--duplicate", "some"}},
+		{"--delay: want 0 to 10s", []string{"lab", "--delay", "1h"}},
+		{`"--inside-jitter" flag: want milliseconds`, []string{"lab", "--inside-jitter", "short"}},
 	} {
 		c.wantError(t, exitUsage, u.part, u.args...)
 	}

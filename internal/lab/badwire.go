@@ -56,6 +56,19 @@ func (l *Lab) lay(b *badWire) error {
 	return nil
 }
 
+// wireCounts returns what the lab's bad wires have done, from the outside first.
+func (l *Lab) wireCounts() map[string][2]badwire.Counts {
+	counts := map[string][2]badwire.Counts{}
+	if l.Wire != nil {
+		counts["outside"] = l.Wire.Counts()
+	}
+	if l.InsideWire != nil {
+		both := l.InsideWire.Counts() // its first port is the server's
+		counts["inside"] = [2]badwire.Counts{both[1], both[0]}
+	}
+	return counts
+}
+
 // startWire gives the wire of a standing lab to a process.
 func (l *Lab) startWire(b *badWire) error {
 	encoded, err := json.Marshal(b)

@@ -240,6 +240,7 @@ func (r *run) report(benign LoadReport, first, last reading) (Report, error) {
 			AnsweredPPS: float64(back.SYNACKs) / seconds,
 			Back:        back,
 		},
+		Wires: r.lab.wireCounts(),
 	}
 	edge, err := r.guard.EdgeVerdicts()
 	if err != nil {

@@ -3,7 +3,11 @@ package lab
 import (
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
+
+	"smartcookie/internal/badwire"
 )
 
 // Report is what a case has shown. Its JSON is what scripts read.
@@ -15,6 +19,9 @@ type Report struct {
 	Flood   FloodReport  `json:"flood"`
 	Edge    EdgeReport   `json:"edge"`
 	Server  ServerReport `json:"server"`
+	// Wires is what the bad wires did since they were made, by name: "outside",
+	// "inside"; of each both directions, the one from the outside first.
+	Wires map[string][2]badwire.Counts `json:"wires,omitempty"`
 }
 
 // FloodReport is the flood and what came back to its source addresses.
@@ -53,8 +60,27 @@ func WriteTable(w io.Writer, reports []Report) error {
 			perSecond(r.Flood.OfferedPPS), perSecond(r.Flood.AnsweredPPS),
 			r.Benign.Requests, served(r.Benign), milliseconds(r.Benign, r.Benign.P50), milliseconds(r.Benign, r.Benign.P99))
 	}
+	for _, r := range reports {
+		table.WriteString(r.wires())
+	}
 	_, err := io.WriteString(w, table.String())
 	return err
+}
+
+// wires says what the bad wires did, a line for each; overload is no fault that
+// anybody has asked for.
+func (r Report) wires() string {
+	var lines strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(r.Wires)) {
+		c := r.Wires[name][0].Plus(r.Wires[name][1])
+		fmt.Fprintf(&lines, "%-8s wire: %d passed, %d lost, %d doubled, %d held back, %d late", name,
+			c.Passed, c.Lost, c.Duplicated, c.Reordered, c.Late)
+		if c.Overload > 0 {
+			fmt.Fprintf(&lines, "; OVERLOADED: %d more lost", c.Overload)
+		}
+		lines.WriteString("\n")
+	}
+	return lines.String()
 }
 
 // perSecond writes a rate as people read it.
