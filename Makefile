@@ -67,6 +67,12 @@ test-kernels: ## boot other kernels under qemu and test there (root)
 bench: ## measure, as ratios in one run; BENCH_JSON=FILE also writes JSON (root)
 	$(GO) run ./cmd/smartcookie bench
 
+.PHONY: loss
+loss: ## measure what bad wires cost, as the table of docs/loss.md (root; minutes)
+	@mkdir -p bin
+	SMARTCOOKIE_LONG=1 LOSS_TABLE=$(CURDIR)/bin/loss.md $(GO) test -count=1 -timeout 30m -run 'TestLossMatrix|Outage' ./test/e2e
+	@cat bin/loss.md
+
 .PHONY: fuzz
 fuzz: ## fuzz every target for FUZZTIME (30s)
 	FUZZTIME=$(FUZZTIME) scripts/fuzz

@@ -35,6 +35,7 @@ type protection struct {
 	ports    string   // "80" if empty
 	prefixes []string // besides the server's usual addresses
 	mss      int      // of a split's SYN-ACK, 1460 if 0
+	keys     string   // file of a split's keys, the lab's own if empty
 }
 
 func (p protection) portList() string {
@@ -78,7 +79,10 @@ func (s shape) protect(t *testing.T, l *lab.Lab, p protection) {
 	if s.topology == lab.Bridge {
 		forward = "bridge"
 	}
-	keys := keysOf(t, l)
+	keys := p.keys
+	if keys == "" {
+		keys = keysOf(t, l)
+	}
 	server := fmt.Sprintf("keys: %s\ninterfaces: [%s]\n%s", keys, l.Server.Port, p.yaml(l))
 	startAgent(t, l, l.Server.Namespace, "server", "-c", fileOf(t, l, "server.yaml", server))
 	edge := fmt.Sprintf("keys: %s\noutside: [%s]\ninside: [%s]\nforward: %s\nlearn: 0s\n%s",
