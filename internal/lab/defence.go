@@ -17,6 +17,7 @@ import (
 // The names of pin directories and logs.
 const (
 	edgeAgent   = "edge"
+	edge2Agent  = "edge2"
 	serverAgent = "server"
 	hostAgent   = "host"
 )
@@ -68,8 +69,12 @@ func KnowsDefence(name string) error {
 	return nil
 }
 
+// secondEdge is the agent of the other edge of two.
+var secondEdge = agent{edge2Agent, edge2Of, startEdge2}
+
 func serverOf(l *Lab) *Namespace { return l.Server.Namespace }
 func edgeOf(l *Lab) *Namespace   { return l.Edge.Namespace }
+func edge2Of(l *Lab) *Namespace  { return l.SecondEdge.Namespace }
 
 // Guard is a defence at work.
 type Guard struct {
@@ -117,11 +122,12 @@ func (g *Guard) start(ctx context.Context) error {
 		return err
 	}
 	if g.defence.onHost {
-		if err := g.lab.Edge.Pass(g.lab.Edge.Inside); err != nil {
+		at, port := g.lab.serverPeer()
+		if err := at.Pass(port); err != nil {
 			return err
 		}
 	}
-	for _, agent := range g.defence.agents {
+	for _, agent := range g.agents() {
 		args, err := agent.start(g.lab)
 		if err != nil {
 			return err
@@ -136,6 +142,15 @@ func (g *Guard) start(ctx context.Context) error {
 	return nil
 }
 
+// agents lists what this lab needs of the defence: a second edge has an agent of
+// its own.
+func (g *Guard) agents() []agent {
+	if g.defence.ownEdge && g.lab.options.Edges > 1 {
+		return append(slices.Clone(g.defence.agents), secondEdge)
+	}
+	return g.defence.agents
+}
+
 // forward joins the ports of a bridging edge, or leaves that to the agent.
 func (g *Guard) forward() error {
 	if g.lab.options.Topology != Bridge {
@@ -147,8 +162,8 @@ func (g *Guard) forward() error {
 	return g.lab.JoinEdge()
 }
 
-// Process returns a daemon by its name: "edge", "server" or "host"; nil if the
-// defence has none of that name.
+// Process returns a daemon by its name: "edge", "edge2", "server" or "host"; nil
+// if the defence has none of that name.
 func (g *Guard) Process(name string) *Process {
 	for _, process := range g.processes {
 		if process.Name == name {
@@ -158,7 +173,7 @@ func (g *Guard) Process(name string) *Process {
 	return nil
 }
 
-// EdgeVerdicts returns what the edge has decided, by name. On a host that is
+// EdgeVerdicts returns what the edges have decided together, by name. On a host that is
 // its own edge these are the verdicts of both halves, as in ServerVerdicts.
 func (g *Guard) EdgeVerdicts() (map[string]uint64, error) { return g.verdicts(edgeAgent) }
 
@@ -166,12 +181,25 @@ func (g *Guard) EdgeVerdicts() (map[string]uint64, error) { return g.verdicts(ed
 func (g *Guard) ServerVerdicts() (map[string]uint64, error) { return g.verdicts(serverAgent) }
 
 func (g *Guard) verdicts(half string) (map[string]uint64, error) {
-	for _, agent := range g.defence.agents {
-		if agent.name == half || agent.name == hostAgent {
-			return dataplane.Verdicts(g.lab.PinDir(agent.name))
+	total := map[string]uint64{}
+	for _, agent := range g.agents() {
+		if !agent.is(half) {
+			continue
+		}
+		verdicts, err := dataplane.Verdicts(g.lab.PinDir(agent.name))
+		if err != nil {
+			return nil, err
+		}
+		for name, n := range verdicts {
+			total[name] += n
 		}
 	}
-	return map[string]uint64{}, nil
+	return total, nil
+}
+
+// is tells whether an agent is, or is part of, a half.
+func (a agent) is(half string) bool {
+	return a.name == half || a.name == hostAgent || a.name == edge2Agent && half == edgeAgent
 }
 
 // Stop ends the daemons and detaches their programs.
@@ -182,7 +210,8 @@ func (g *Guard) Stop() error {
 	}
 	g.processes = nil
 	if g.defence.onHost {
-		errs = append(errs, g.lab.Edge.Bare(g.lab.Edge.Inside))
+		at, port := g.lab.serverPeer()
+		errs = append(errs, at.Bare(port))
 	}
 	return errors.Join(errs...)
 }
@@ -194,12 +223,15 @@ func (g *Guard) detach(name string) error {
 	return nil
 }
 
-func startEdge(l *Lab) ([]string, error) {
+func startEdge(l *Lab) ([]string, error)  { return l.edgeCommand(edgeAgent, l.Edge) }
+func startEdge2(l *Lab) ([]string, error) { return l.edgeCommand(edge2Agent, l.SecondEdge) }
+
+func (l *Lab) edgeCommand(name string, edge EdgeHost) ([]string, error) {
 	keys, err := l.Keys()
 	if err != nil {
 		return nil, err
 	}
-	file, err := l.WriteFile("edge.yaml", l.EdgeConfig(keys))
+	file, err := l.WriteFile(name+".yaml", l.edgeConfig(edge, keys))
 	return []string{"edge", "-c", file}, err
 }
 
@@ -230,14 +262,16 @@ func (l *Lab) Keys() (string, error) {
 	return path, nil
 }
 
-// EdgeConfig returns the configuration of the lab's edge.
-func (l *Lab) EdgeConfig(keys string) string {
+// EdgeConfig returns the configuration of the lab's edge, or of each of two.
+func (l *Lab) EdgeConfig(keys string) string { return l.edgeConfig(l.Edge, keys) }
+
+func (l *Lab) edgeConfig(edge EdgeHost, keys string) string {
 	forward := "route"
 	if l.options.Topology == Bridge {
 		forward = "bridge"
 	}
 	return fmt.Sprintf("keys: %s\noutside: [%s]\ninside: [%s]\nforward: %s\nlearn: 0s\n%s    mode: always\n",
-		keys, strings.Join(l.Edge.Outside, ", "), l.Edge.Inside, forward, l.service())
+		keys, strings.Join(edge.Outside, ", "), edge.Inside, forward, l.service())
 }
 
 // ServerConfig returns the configuration of the lab's server agent.

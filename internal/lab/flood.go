@@ -267,5 +267,8 @@ func (l *Lab) gatewayMAC() ([]byte, error) {
 	if l.options.Topology == Bridge {
 		return l.Server.HardwareAddr(l.Server.Port)
 	}
+	if l.fabric() {
+		return l.front.HardwareAddr("out1")
+	}
 	return l.Edge.HardwareAddr(l.Edge.Outside[1])
 }

@@ -52,6 +52,11 @@ type Options struct {
 	MTU int
 	// ReadyWithin is how long an agent may take to start, 15 s if 0.
 	ReadyWithin time.Duration
+	// Edges is how many a routed lab has, 1 or 2; 0 is 1. Two share the flows by
+	// a hash: see Move and Kill.
+	Edges int
+	// Asymmetric sends what the server says past the edges.
+	Asymmetric bool
 	// Wire makes the client's link a bad one, InsideWire the server's; nil
 	// leaves it to a plain veth pair.
 	Wire, InsideWire *badwire.Faults
@@ -89,12 +94,15 @@ type Lab struct {
 	Attacker Host
 	Server   Host
 	Edge     EdgeHost
-	Switch   *Namespace // nil unless the topology is Bridge
+	// SecondEdge has no namespace unless there are two edges.
+	SecondEdge EdgeHost
+	Switch     *Namespace // nil unless the topology is Bridge
 	// Wire and InsideWire are at work in a lab that has them. Those of a
 	// standing lab belong to processes of their own.
 	Wire, InsideWire *badwire.Wire
 
-	wires *Namespace // where the bad wires are; nil without any
+	wires       *Namespace // where the bad wires are; nil without any
+	front, back *Namespace // routers; nil unless packets have a choice of ways
 
 	options Options
 	cpus    cpus
@@ -111,6 +119,9 @@ func New(options Options) (*Lab, error) {
 	}
 	if options.Executable == "" {
 		options.Executable = "/proc/self/exe"
+	}
+	if err := options.checkFabric(); err != nil {
+		return nil, err
 	}
 	cpus, err := splitCPUs()
 	if err != nil {
@@ -211,7 +222,7 @@ func (l *Lab) members() []member {
 	if l.options.Wire != nil || l.options.InsideWire != nil {
 		all = append(all, member{wiresRole, &l.wires})
 	}
-	return all
+	return append(all, l.fabricMembers()...)
 }
 
 type member struct {
@@ -234,6 +245,11 @@ func (l *Lab) makeNamespaces() error {
 		if err := namespace.sysctls(quiet); err != nil {
 			return err
 		}
+		if m.role == frontRole || m.role == backRole {
+			if err := namespace.sysctls(choosing); err != nil {
+				return err
+			}
+		}
 		*m.at = namespace
 	}
 	return nil
@@ -254,6 +270,22 @@ func (l *Lab) Namespace(role string) (*Namespace, error) {
 	return nil, fmt.Errorf("%w: %q; there are %s", ErrNoSuchRole, role, strings.Join(roles, ", "))
 }
 
+// recognise finds out from its namespaces what the standing lab was made of.
+func (o *Options) recognise() {
+	has := func(role string) bool {
+		_, err := os.Stat(filepath.Join(namespaceDir, namespaceName(standing, role)))
+		return err == nil
+	}
+	if has(switchRole) {
+		o.Topology = Bridge
+	}
+	if has(secondEdgeRole) {
+		o.Edges = edgesLimit
+	} else if has(frontRole) {
+		o.Asymmetric = true // why else
+	}
+}
+
 // Open returns the standing lab. Its Close leaves it standing.
 func Open() (*Lab, error) {
 	if os.Geteuid() != 0 {
@@ -267,9 +299,7 @@ func Open() (*Lab, error) {
 		return nil, err
 	}
 	lab := &Lab{id: standing, cpus: cpus}
-	if _, err := os.Stat(filepath.Join(namespaceDir, namespaceName(standing, switchRole))); err == nil {
-		lab.options.Topology = Bridge
-	}
+	lab.options.recognise()
 	lab.plan()
 	for _, m := range lab.members() {
 		namespace, err := openNamespace(namespaceName(standing, m.role))

@@ -30,6 +30,9 @@ func (l *Lab) makeRoutes() error {
 	if l.options.Topology == Bridge {
 		return l.shareNetwork()
 	}
+	if l.fabric() {
+		return l.routeFabric()
+	}
 	return l.routeNetworks()
 }
 

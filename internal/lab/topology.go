@@ -53,12 +53,16 @@ func (l *Lab) plan() {
 	}
 	l.Edge.Inside = insidePort
 	l.Edge.Outside = []string{"out0", "out1"}
-	if l.options.Topology == Bridge {
+	if l.options.Topology == Bridge || l.fabric() {
 		l.Edge.Outside = []string{"out0"}
 	}
+	l.SecondEdge.Inside, l.SecondEdge.Outside = l.Edge.Inside, l.Edge.Outside
 }
 
 func (l *Lab) cables() []cable {
+	if l.fabric() {
+		return l.fabricCables()
+	}
 	outside, inside := l.badWires()
 	inner := cable{l.Server.Namespace, l.Edge.Namespace, hostPort, insidePort, inside}
 	if l.options.Topology == Bridge {
@@ -88,6 +92,9 @@ func (l *Lab) makeLinks() error {
 // finishLinks makes the switch, and the ends that face an edge's XDP_TX take
 // its frames. The attacker's end gets a sink.
 func (l *Lab) finishLinks() error {
+	if l.fabric() {
+		return l.finishFabric()
+	}
 	if l.options.Topology == Route {
 		return errors.Join(l.Client.Pass(hostPort), l.Attacker.Pass(hostPort))
 	}
@@ -95,6 +102,14 @@ func (l *Lab) finishLinks() error {
 		return err
 	}
 	return l.Switch.Pass("edge")
+}
+
+// serverPeer is the port at the other end of the server's link.
+func (l *Lab) serverPeer() (*Namespace, string) {
+	if l.fabric() {
+		return l.back, backPort
+	}
+	return l.Edge.Namespace, l.Edge.Inside
 }
 
 func (l *Lab) hosts() []*Host { return []*Host{&l.Client, &l.Attacker, &l.Server} }

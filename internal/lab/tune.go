@@ -1,5 +1,7 @@
 package lab
 
+import "errors"
+
 // quiet lets IPv6 addresses work from the first moment: nobody else is on these
 // links. Interfaces take it over when they are made.
 var quiet = []setting{
@@ -33,8 +35,5 @@ func (l *Lab) tune() error {
 	if l.options.Topology == Bridge {
 		return nil
 	}
-	return l.Edge.sysctls([]setting{
-		{"net.ipv4.ip_forward", "1"},
-		{"net.ipv6.conf.all.forwarding", "1"},
-	})
+	return errors.Join(l.Edge.sysctls(routing), l.tuneFabric())
 }
