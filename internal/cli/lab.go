@@ -32,6 +32,7 @@ type labOptions struct {
 	json     bool
 	linux    bool
 	shape    shape
+	steps    stepFlags
 }
 
 func newLabCommand(env *environment) *cobra.Command {
@@ -52,6 +53,7 @@ func newLabCommand(env *environment) *cobra.Command {
 	flags.BoolVar(&options.ipv6, "ipv6", false, "use IPv6")
 	flags.BoolVar(&options.json, "json", false, "end with one JSON object on standard output")
 	options.shape.add(command)
+	options.steps.add(flags)
 	flags.BoolVar(&options.linux, "options", false, "give the flood's SYNs the options of a Linux client")
 	command.AddCommand(newLabUpCommand(env), newLabExecCommand(), newLabFloodCommand(env), newLabDownCommand(), newLabChildCommand(env))
 	return command
@@ -84,6 +86,10 @@ func runLab(cmd *cobra.Command, env *environment, options labOptions) (err error
 	if err != nil {
 		return err
 	}
+	steps, err := options.steps.steps(build.Edges)
+	if err != nil {
+		return err
+	}
 	ctx, stop := untilSignal(cmd)
 	defer stop()
 	if err := lab.Sweep(); err != nil {
@@ -97,16 +103,17 @@ func runLab(cmd *cobra.Command, env *environment, options labOptions) (err error
 	if !options.oneCase(cmd) {
 		return made.Tell(ctx, env.stdout, isTerminal(env.stdout), options.ipv6)
 	}
-	return options.runCase(ctx, made, env)
+	return options.runCase(ctx, made, env, steps)
 }
 
 // oneCase tells whether any flag asks for a case rather than the story.
 func (o labOptions) oneCase(cmd *cobra.Command) bool {
 	flags := cmd.Flags()
-	return o.json || flags.Changed("defence") || flags.Changed("flood") || flags.Changed("duration")
+	return o.json || flags.Changed("defence") || flags.Changed("flood") || flags.Changed("duration") ||
+		flags.Changed("move-after") || flags.Changed("kill-after")
 }
 
-func (o labOptions) runCase(ctx context.Context, made *lab.Lab, env *environment) error {
+func (o labOptions) runCase(ctx context.Context, made *lab.Lab, env *environment, steps []lab.Step) error {
 	live := env.stdout
 	if o.json {
 		live = env.stderr
@@ -117,6 +124,7 @@ func (o labOptions) runCase(ctx context.Context, made *lab.Lab, env *environment
 		Flood:    o.flood,
 		Duration: o.duration,
 		IPv6:     o.ipv6,
+		Steps:    steps,
 		Progress: screen.Show,
 	}
 	if o.linux {

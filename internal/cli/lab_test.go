@@ -24,6 +24,10 @@ func TestLabRefusesWhatMakesNoSense(t *testing.T) {
 		{"--loss: want 0 to 100 percent", []string{"lab", "--loss", "101"}},
 		{"--inside-reorder: want 0 to 100 percent", []string{"lab", "up", "--inside-reorder", "-1%"}},
 		{`"--duplicate" flag: want a share such as 5`, []string{"lab", "--duplicate", "some"}},
+		{"a lab has 1 or 2 edges, not 3", []string{"lab", "--edges", "3"}},
+		{"only a routed lab has two edges", []string{"lab", "--bridge", "--edges", "2"}},
+		{"--kill-after needs --edges 2", []string{"lab", "--kill-after", "1s"}},
+		{"--move-after: want a time above 0", []string{"lab", "--edges", "2", "--move-after", "-1s"}},
 		{"--delay: want 0 to 10s", []string{"lab", "--delay", "1h"}},
 		{`"--inside-jitter" flag: want milliseconds`, []string{"lab", "--inside-jitter", "short"}},
 	} {

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"cmp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -89,19 +91,61 @@ func (p *pause) Set(text string) error {
 
 // shape are the flags that say what lab is built, the same for lab and lab up.
 type shape struct {
-	bridge bool
-	wires  wireFlags
+	bridge     bool
+	edges      int
+	asymmetric bool
+	wires      wireFlags
 }
 
 func (s *shape) add(command *cobra.Command) {
 	command.Flags().BoolVar(&s.bridge, "bridge", false, "let the edge be a bridge instead of a router")
+	command.Flags().IntVar(&s.edges, "edges", 1, "1, or 2 that share the flows by a hash")
+	command.Flags().BoolVar(&s.asymmetric, "asymmetric", false, "let what the server says pass the edges by")
 	s.wires.add(command.Flags())
 }
 
 func (s *shape) options() (lab.Options, error) {
-	options := lab.Options{Topology: lab.Route}
+	options := lab.Options{Topology: lab.Route, Edges: s.edges, Asymmetric: s.asymmetric}
 	if s.bridge {
 		options.Topology = lab.Bridge
 	}
+	if err := options.Check(); err != nil {
+		return lab.Options{}, &usageError{err}
+	}
 	return options, s.wires.put(&options)
+}
+
+// stepFlags are what happens to two edges while a case runs.
+type stepFlags struct {
+	moveAfter, killAfter time.Duration
+}
+
+func (s *stepFlags) add(flags *pflag.FlagSet) {
+	flags.DurationVar(&s.moveAfter, "move-after", 0, "with --edges 2: then move all flows to the second edge")
+	flags.DurationVar(&s.killAfter, "kill-after", 0, "with --edges 2: then take the first edge off the net")
+}
+
+// steps puts them in order.
+func (s *stepFlags) steps(edges int) ([]lab.Step, error) {
+	var steps []lab.Step
+	for _, flag := range []struct {
+		name  string
+		after time.Duration
+		do    func(*lab.Lab) error
+	}{
+		{"--move-after", s.moveAfter, func(l *lab.Lab) error { return l.Move(1, 1) }},
+		{"--kill-after", s.killAfter, func(l *lab.Lab) error { return l.Kill(0) }},
+	} {
+		switch {
+		case flag.after == 0:
+			continue
+		case flag.after < 0:
+			return nil, usageErrorf("%s: want a time above 0, such as 4s", flag.name)
+		case edges < 2:
+			return nil, usageErrorf("%s needs --edges 2", flag.name)
+		}
+		steps = append(steps, lab.Step{After: flag.after, Do: flag.do})
+	}
+	slices.SortStableFunc(steps, func(a, b lab.Step) int { return cmp.Compare(a.After, b.After) })
+	return steps, nil
 }

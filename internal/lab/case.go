@@ -16,8 +16,16 @@ type Case struct {
 	Duration time.Duration
 	IPv6     bool
 	Load     LoadOptions // URL and Duration are filled in
+	// Steps happen while the load runs, in this order.
+	Steps []Step
 	// Progress, if not nil, is called several times a second.
 	Progress func(Sample)
+}
+
+// Step is something that happens in the middle of a case.
+type Step struct {
+	After time.Duration // from the begin of the load, to a quarter of a second
+	Do    func(*Lab) error
 }
 
 // Sample is how a case stands.
@@ -181,12 +189,27 @@ func (r *run) watch(ctx context.Context, done <-chan struct{}, benign func() Loa
 			if err != nil {
 				return err
 			}
+			if err := r.step(now.at.Sub(first.at)); err != nil {
+				return err
+			}
 			if r.option.Progress != nil {
 				r.option.Progress(sample(first, before, now, benign()))
 			}
 			before = now
 		}
 	}
+}
+
+// step does what is due.
+func (r *run) step(elapsed time.Duration) error {
+	for len(r.option.Steps) > 0 && r.option.Steps[0].After <= elapsed {
+		due := r.option.Steps[0]
+		r.option.Steps = r.option.Steps[1:]
+		if err := due.Do(r.lab); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func sample(first, before, now reading, benign LoadReport) Sample {

@@ -49,7 +49,8 @@ var (
 // fabric tells whether the lab has the two routers.
 func (l *Lab) fabric() bool { return l.options.Edges > 1 || l.options.Asymmetric }
 
-func (o Options) checkFabric() error {
+// Check tells what no lab can be.
+func (o Options) Check() error {
 	if o.Edges < 0 || o.Edges > edgesLimit {
 		return fmt.Errorf("a lab has 1 or 2 edges, not %d", o.Edges)
 	}

@@ -120,7 +120,7 @@ func New(options Options) (*Lab, error) {
 	if options.Executable == "" {
 		options.Executable = "/proc/self/exe"
 	}
-	if err := options.checkFabric(); err != nil {
+	if err := options.Check(); err != nil {
 		return nil, err
 	}
 	cpus, err := splitCPUs()

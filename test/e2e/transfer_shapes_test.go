@@ -85,15 +85,24 @@ func (s shape) protect(t *testing.T, l *lab.Lab, p protection) {
 	}
 	server := fmt.Sprintf("keys: %s\ninterfaces: [%s]\n%s", keys, l.Server.Port, p.yaml(l))
 	startAgent(t, l, l.Server.Namespace, "server", "-c", fileOf(t, l, "server.yaml", server))
-	edge := fmt.Sprintf("keys: %s\noutside: [%s]\ninside: [%s]\nforward: %s\nlearn: 0s\n%s",
-		keys, strings.Join(l.Edge.Outside, ", "), l.Edge.Inside, forward, p.yaml(l))
-	startAgent(t, l, l.Edge.Namespace, "edge", "-c", fileOf(t, l, "edge.yaml", edge))
+	for i, edge := range l.Edges() {
+		name := []string{"edge", "edge2"}[i]
+		text := fmt.Sprintf("keys: %s\noutside: [%s]\ninside: [%s]\nforward: %s\nlearn: 0s\n%s",
+			keys, strings.Join(edge.Outside, ", "), edge.Inside, forward, p.yaml(l))
+		startNamed(t, l, edge.Namespace, name, "edge", "-c", fileOf(t, l, name+".yaml", text))
+	}
 }
 
 func startAgent(t *testing.T, l *lab.Lab, at *lab.Namespace, kind string, args ...string) *lab.Process {
 	t.Helper()
-	args = append(append([]string{kind}, args...), "--pin", l.PinDir(kind))
-	process, err := l.Start(t.Context(), at, kind, args...)
+	return startNamed(t, l, at, kind, kind, args...)
+}
+
+// startNamed starts an agent of a kind of which there are more than one.
+func startNamed(t *testing.T, l *lab.Lab, at *lab.Namespace, name, kind string, args ...string) *lab.Process {
+	t.Helper()
+	args = append(append([]string{kind}, args...), "--pin", l.PinDir(name))
+	process, err := l.Start(t.Context(), at, name, args...)
 	if err != nil {
 		t.Fatal(err)
 	}
