@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,6 +16,8 @@ import (
 const (
 	// frameRoom is above every MTU that a veth can have.
 	frameRoom = 64<<10 + ethernetBytes
+	// controlRoom is for one time stamp.
+	controlRoom = 64
 	// receiveRoom holds what comes while the wire waits for a CPU.
 	receiveRoom = 16 << 20
 	// burst is how many frames are read before those due are looked at again.
@@ -42,6 +45,8 @@ type run struct {
 	way      *Way
 	from, to int // sockets
 	begin    time.Time
+	room     []byte // for a frame
+	control  []byte // for what the kernel says of it
 	counts   tally
 	err      error // valid once the wire has stopped
 }
@@ -72,7 +77,10 @@ func Open(first, second string, faults Faults) (*Wire, error) {
 	}
 	begin := time.Now()
 	for i := range w.ways {
-		r := &run{wire: w, way: NewWay(faults, uint64(i)), from: w.ports[i], to: w.ports[1-i], begin: begin}
+		r := &run{
+			wire: w, way: NewWay(faults, uint64(i)), from: w.ports[i], to: w.ports[1-i], begin: begin,
+			room: make([]byte, frameRoom), control: make([]byte, controlRoom),
+		}
 		w.ways[i] = r
 		w.running.Go(r.loop)
 	}
@@ -91,6 +99,7 @@ func openPort(device string) (int, error) {
 	}
 	err = errors.Join(
 		unix.SetsockoptInt(port, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1),
+		unix.SetsockoptInt(port, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
 		unix.SetsockoptInt(port, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveRoom),
 		unix.SetsockoptInt(port, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, receiveRoom),
 		// Not before it is set up: what comes earlier would be from any device.
@@ -114,11 +123,10 @@ func (r *run) loop() {
 		r.err = fmt.Errorf("ask for exact timers: %w", err)
 		return
 	}
-	room := make([]byte, frameRoom)
 	for {
 		open, err := r.wait()
 		if err == nil && open {
-			err = r.read(room)
+			err = r.read()
 		}
 		if err != nil || !open {
 			r.err = err
@@ -145,9 +153,9 @@ func (r *run) wait() (open bool, err error) {
 }
 
 // read takes what has come, up to a burst.
-func (r *run) read(room []byte) error {
+func (r *run) read() error {
 	for range burst {
-		n, err := unix.Read(r.from, room)
+		n, control, _, _, err := unix.Recvmsg(r.from, r.room, r.control, 0)
 		switch {
 		case errors.Is(err, unix.EAGAIN):
 			return nil
@@ -156,13 +164,25 @@ func (r *run) read(room []byte) error {
 		case err != nil:
 			return fmt.Errorf("read a frame: %w", err)
 		}
-		r.take(append([]byte(nil), room[:n]...))
+		r.take(append([]byte(nil), r.room[:n]...), r.arrival(r.control[:control]))
 	}
 	return nil
 }
 
-func (r *run) take(frame []byte) {
-	now := r.now()
+// arrival is when a frame reached the port: how long it then waited for the
+// wire is no part of its delay.
+func (r *run) arrival(control []byte) time.Duration {
+	now := time.Now() // by both clocks, the real one first: an error is towards late
+	header, data, _, err := unix.ParseOneSocketControlMessage(control)
+	if err != nil || header.Type != unix.SCM_TIMESTAMPNS || len(data) < int(unsafe.Sizeof(unix.Timespec{})) {
+		return now.Sub(r.begin)
+	}
+	stamp := time.Unix(0, (*unix.Timespec)(unsafe.Pointer(&data[0])).Nano())
+	// The stamp is of a clock that can be set: a step of it shall not count.
+	return now.Sub(r.begin) - min(max(now.Round(0).Sub(stamp), 0), delayLimit)
+}
+
+func (r *run) take(frame []byte, now time.Duration) {
 	if o := r.wire.outages.Load(); o != nil && o.lost(frame, now) {
 		r.counts.outage.Add(1)
 		return

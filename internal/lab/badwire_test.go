@@ -82,6 +82,8 @@ func dialServer(t *testing.T, lab *Lab, network string, port uint16) (conn net.C
 const (
 	gaugePort = 9
 	gaugeRate = 20_000 // packets per second
+	// clockGap is how far the test's clock and the kernel's stamps may be apart.
+	clockGap = 100 * time.Microsecond
 )
 
 // Accuracy is logged, not judged: on a busy machine it says more of the others.
@@ -119,7 +121,7 @@ func TestBadWireCarriesTwentyThousandPacketsPerSecond(t *testing.T) {
 	if c.Overload > 0 {
 		t.Errorf("overload: %+v", c)
 	}
-	if off[0] < 0 {
+	if off[0] < -clockGap {
 		t.Errorf("a packet came %s before its time", -off[0])
 	}
 }
