@@ -17,7 +17,9 @@ type lossCell struct{ loss, reorder float64 }
 
 func lossCells() (cells []lossCell) {
 	if !long() {
-		return []lossCell{{0, 0}, {5, 5}}
+		// At 20 % a client's ACK and first segment are lost often enough for a
+		// hundred connections to show a defence that starts a stream in its middle.
+		return []lossCell{{0, 0}, {5, 5}, {20, 0}}
 	}
 	for _, loss := range []float64{0, 1, 5, 20} {
 		for _, reorder := range []float64{0, 5} {
