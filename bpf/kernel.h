@@ -47,7 +47,16 @@ struct sock {
 	struct sock_common __sk_common;
 };
 
+struct inet_sock {
+	u16 inet_sport;
+};
+
+struct inet_connection_sock {
+	struct inet_sock icsk_inet;
+};
+
 struct tcp_sock {
+	struct inet_connection_sock inet_conn;
 	u32 rcv_nxt;
 	u32 rcv_wnd;
 	u32 snd_una;
@@ -89,6 +98,6 @@ struct bpf_tcp_req_attrs {
 };
 
 extern int bpf_sk_assign_tcp_reqsk(struct __sk_buff *skb, struct sock *sk,
-				   struct bpf_tcp_req_attrs *attrs, int attrs__sz) __ksym;
+				   struct bpf_tcp_req_attrs *attrs, int attrs__sz) __ksym __weak;
 
 #endif

@@ -1,14 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The server agent, native mode: a proven client's first packet becomes a
- * connection in an unmodified kernel, which adopts the cookie as its initial
- * sequence number. Nothing is translated and nothing is kept for the life of
- * a flow.
+ * The server agent: a proven client's first packet becomes a connection in an
+ * unmodified kernel. Native, the kernel adopts the cookie as its initial sequence
+ * number: nothing is translated and nothing is kept for the life of a flow. Where
+ * it refuses that, it does a handshake of its own and translate.h stands between.
  *
  * Fail closed for what would make a connection, fail open for every packet of
  * a connection that the kernel has.
  */
-#include "setup.h"
+#include "icmp.h"
+
+/* How depends on the service and, unless that is settled, on what the kernel
+ * says of the listener. */
+INLINE int setup(struct __sk_buff *skb, const struct packet *p, const struct service *service,
+		 struct bpf_sock *listener, const struct proof *proof, u32 id)
+{
+	int error =
+		service->setup == SETUP_TRANSLATE ? -EINVAL : setup_native(skb, p, listener, proof);
+
+	if (!error)
+		return next(id, VERDICT_SETUP);
+	/* Below two tags the kernel's own packets are out of our sight. */
+	if (error != -EINVAL || service->setup == SETUP_NATIVE || skb->vlan_present)
+		return refuse(id, VERDICT_DROP_REFUSED);
+	return translate_begin(skb, p, id, proof);
+}
 
 /* A packet for which the kernel has no connection, only perhaps a listener. */
 NOINLINE int server_new(struct __sk_buff *skb, const struct packet *p,
@@ -26,7 +42,7 @@ NOINLINE int server_new(struct __sk_buff *skb, const struct packet *p,
 		return next(id, VERDICT_PASS_CLOSED_PORT);
 	if (connection_was(p, &now, CONNECTION_ESTABLISHED))
 		return next(id, VERDICT_PASS_REPLAYED);
-	return setup(skb, p, id, listener, &proof);
+	return setup(skb, p, service, listener, &proof, id);
 }
 
 /* A packet for which the kernel has a socket: not ours, unless its valid
@@ -49,9 +65,67 @@ NOINLINE int server_known(struct __sk_buff *skb, const struct packet *p,
 		return next(id, VERDICT_PASS_REPEATED);
 	/* The note ends the loop of a copy that meets the same socket again. */
 	if (connection_was(p, &now, CONNECTION_REQUEUED) ||
-	    !connection_note(p, &now, CONNECTION_REQUEUED))
+	    !connection_keep(p, &now, CONNECTION_REQUEUED))
 		return refuse(id, VERDICT_DROP_STUBBORN_SOCKET);
 	return requeue(skb, p, id, &old);
+}
+
+/* A valid cookie with other numbers than the translated connection's. */
+NOINLINE bool proves_another(const struct packet *p, const struct service *service)
+{
+	struct moment now = moment_now();
+	struct proof proof;
+
+	return flags_acknowledge(p->flags) && cookie_proves(p, service, &now, &proof) &&
+	       !connection_was(p, &now, CONNECTION_ESTABLISHED);
+}
+
+/* Whether the packet is acceptable to the socket of a translated connection. */
+NOINLINE bool socket_takes(struct bpf_sock *sk, const struct packet *p, const struct translation *t)
+{
+	struct packet translated = *p;
+	struct old_socket old;
+
+	if (!sk || sk->state == BPF_TCP_LISTEN)
+		return false;
+	translated.ack += t->delta;
+	return !socket_inspect(sk, &translated, &old);
+}
+
+/* A packet whose ends have a translated connection; NOT_TRANSLATED: it belongs
+ * to another one. */
+NOINLINE int server_translated(struct __sk_buff *skb, const struct packet *p,
+			       const struct service *service, u32 id, struct bpf_sock *sk)
+{
+	struct endpoints e;
+
+	endpoints_of(&p->flow, false, &e);
+	struct translation *t = translation_find(&e);
+	if (!t)
+		return NOT_TRANSLATED;
+	if (p->flags & TCP_SYN)
+		return refuse(id, VERDICT_DROP_UNVERIFIED_SYNACK);
+	bool first = p->seq - 1 == t->client_isn && p->ack - 1 == t->cookie;
+	if (!deltas_are_known(t)) {
+		if (first ? t->state == TRANSLATION_UNANSWERED : proves_another(p, service))
+			return NOT_TRANSLATED;
+		return translate_wait(skb, id, t);
+	}
+	if (socket_takes(sk, p, t))
+		return translate_accepted(skb, p, id, t, &e, VERDICT_PASS_CONNECTION);
+	bool connection = sk && sk->state != BPF_TCP_LISTEN;
+	if (t->state == TRANSLATION_CLOSED && !connection) {
+		if (first) /* what the kernel answers is what the client has sent */
+			bpf_map_delete_elem(&flows, &e);
+		return NOT_TRANSLATED;
+	}
+	if (!first && proves_another(p, service))
+		return NOT_TRANSLATED;
+	if (t->expires_ns && connection) /* TIME_WAIT, or a full accept queue */
+		t->expires_ns = bpf_ktime_get_coarse_ns() + LINGER_NS;
+	bool repeated = first && t->state >= TRANSLATION_ESTABLISHED;
+	return translate_accepted(skb, p, id, t, &e,
+				  repeated ? VERDICT_PASS_REPEATED : VERDICT_PASS_CONNECTION);
 }
 
 INLINE int server_service(struct __sk_buff *skb, struct packet *p, const struct service *service,
@@ -79,7 +153,12 @@ INLINE int server_service(struct __sk_buff *skb, struct packet *p, const struct 
 		bpf_skb_change_type(skb, PACKET_HOST);
 	bool listener = sk && sk->state == BPF_TCP_LISTEN;
 
-	if (sk && !listener)
+	verdict = NOT_TRANSLATED;
+	if (translating && service->setup != SETUP_NATIVE)
+		verdict = server_translated(skb, p, service, id, sk);
+	if (verdict != NOT_TRANSLATED)
+		; /* done */
+	else if (sk && !listener)
 		verdict = server_known(skb, p, service, id, sk);
 	else if (p->flags & TCP_RST)
 		verdict = next(id, VERDICT_PASS_RST);
@@ -92,20 +171,34 @@ INLINE int server_service(struct __sk_buff *skb, struct packet *p, const struct 
 	return verdict;
 }
 
+enum { UNPROTECTED = -1 };
+
+/* The service at an address and port, SERVICE_NONE: another port of a protected
+ * address. */
+NOINLINE int service_at(const u32 *address, bool v6, u16 port)
+{
+	const struct port_set *set = prefix_find(address, v6);
+
+	return set ? (int)port_find(set, port) : UNPROTECTED;
+}
+
 SEC("tc")
 int server_ingress(struct __sk_buff *skb)
 {
 	struct packet p = {};
 	enum parsed parsed = skb_packet(skb, &p);
 
-	if (parsed == PARSED_OTHER)
-		return next(SERVICE_NONE, VERDICT_PASS_OTHER);
-	const struct port_set *set = prefix_find(p.flow.destination, p.flow.v6);
-	if (!set)
+	if (parsed == PARSED_OTHER) {
+		bool error = translating && p.addressed && icmp_translate(skb, &p);
+
+		return next(SERVICE_NONE, error ? VERDICT_PASS_ERROR : VERDICT_PASS_OTHER);
+	}
+	int found = service_at(p.flow.destination, p.flow.v6, flow_destination_port(&p.flow));
+	if (found == UNPROTECTED)
 		return next(SERVICE_NONE, VERDICT_PASS_OTHER);
 	if (parsed != PARSED_TCP)
 		return refuse(SERVICE_NONE, parsed_fault(parsed));
-	u32 id = port_find(set, flow_destination_port(&p.flow));
+	u32 id = (u32)found;
 	const struct service *service = service_get(id);
 	if (id == SERVICE_NONE || !service)
 		return next(SERVICE_NONE, VERDICT_PASS_OTHER);
@@ -114,20 +207,61 @@ int server_ingress(struct __sk_buff *skb)
 	return server_service(skb, &p, service, id);
 }
 
+INLINE int server_answers(struct __sk_buff *skb, const struct packet *p, u32 id)
+{
+	struct endpoints e;
+
+	endpoints_of(&p->flow, true, &e);
+	struct translation *t = translating ? translation_find(&e) : NULL;
+	if (!t || flags_open(p->flags))
+		return next(id, VERDICT_PASS_INSIDE);
+	if (p->flags & TCP_SYN)
+		return translate_synack(skb, p, id, t);
+	if (!deltas_are_known(t) && !(p->flags & TCP_RST)) /* of a connection before */
+		return next(id, VERDICT_PASS_INSIDE);
+	bool done = deltas_are_known(t) ? translate_out(skb, p, t) : reset_out(skb, p, t);
+	return done ? next(id, VERDICT_PASS_TRANSLATED) : refuse(id, VERDICT_DROP_UNTRANSLATABLE);
+}
+
+/* Everything that the server sends; fails open but for what is translated. */
+SEC("tc")
+int server_egress(struct __sk_buff *skb)
+{
+	struct packet p = {};
+
+	if (skb_packet(skb, &p) != PARSED_TCP)
+		return next(SERVICE_NONE, VERDICT_PASS_OTHER);
+	int id = service_at(p.flow.source, p.flow.v6, (u16)(p.flow.ports >> 16));
+	if (id == UNPROTECTED || id == SERVICE_NONE)
+		return next(SERVICE_NONE, VERDICT_PASS_OTHER);
+	return server_answers(skb, &p, (u32)id);
+}
+
 /*
  * The kernel's word that a connection exists, at the moment it begins: its
  * first packet, should it come again after the connection's end, is then no
  * first packet. (A setup alone proves nothing: the accept queue may be full,
- * and then the client's retransmission must have its chance.)
+ * and then the client's retransmission must have its chance.) And its word that
+ * a connection has ended, which lets a translation go.
  */
 SEC("tp_btf/inet_sock_set_state")
 int BPF_PROG(server_established, const struct sock *sk, int old_state, int new_state)
 {
-	if (old_state != BPF_TCP_SYN_RECV || new_state != BPF_TCP_ESTABLISHED)
+	bool begins = old_state == BPF_TCP_SYN_RECV && new_state == BPF_TCP_ESTABLISHED;
+	struct connection c;
+
+	if (!begins && !(new_state == BPF_TCP_CLOSE && translating))
 		return 0;
 	if (sk->__sk_common.skc_net.net->net_cookie != netns_cookie)
 		return 0;
-	connection_established((const struct tcp_sock *)bpf_skc_to_tcp_sock((void *)sk), sk);
+	const struct tcp_sock *tcp = (const struct tcp_sock *)bpf_skc_to_tcp_sock((void *)sk);
+	if (!tcp || !connection_of_socket(tcp, sk, &c))
+		return 0;
+	if (begins)
+		connection_established(&c);
+	if (translating)
+		translation_follow((const struct endpoints *)&c, c.client_isn, old_state,
+				   new_state);
 	return 0;
 }
 

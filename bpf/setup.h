@@ -10,6 +10,7 @@
 #include "service.h"
 #include "socket.h"
 
+#include <asm-generic/errno-base.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
 
@@ -78,8 +79,10 @@ INLINE int refuse(u32 service, enum verdict verdict)
 	return TC_DROP;
 }
 
-INLINE bool source_is_allowed(const struct packet *p)
+GLOBAL bool source_is_allowed(const struct packet *p)
 {
+	if (!p)
+		return false;
 	if (!p->flow.v6) {
 		struct prefix4 key = { .length = 32, .address_be = BE32(p->flow.source[0]) };
 
@@ -134,8 +137,8 @@ INLINE int vrf_enter(struct __sk_buff *skb, u32 service, u32 vrf)
 }
 
 /* The last-line check. */
-NOINLINE bool cookie_proves(const struct packet *p, const struct service *service,
-			    const struct moment *now, struct proof *proof)
+GLOBAL bool cookie_proves(const struct packet *p, const struct service *service,
+			  const struct moment *now, struct proof *proof)
 {
 	u32 code = 0;
 	const struct key_slot *slot;
@@ -186,12 +189,13 @@ INLINE void connection_of(const struct packet *p, struct connection *c)
 
 /* Whether this happened to the packet's connection while its cookie has been
  * valid; older notes are some other connection's. */
-INLINE bool connection_was(const struct packet *p, const struct moment *now,
-			   enum connection_event what)
+GLOBAL bool connection_was(const struct packet *p, const struct moment *now, u32 what)
 {
 	struct connection key;
 	u32 zero = 0;
 
+	if (!p || !now)
+		return false;
 	connection_of(p, &key);
 	const struct connection_note *note = bpf_map_lookup_elem(&recent, &key);
 	const struct agent_clock *c = bpf_map_lookup_elem(&clock, &zero);
@@ -203,12 +207,14 @@ INLINE bool connection_was(const struct packet *p, const struct moment *now,
 }
 
 /* False: there was no room. */
-INLINE bool connection_note(const struct packet *p, const struct moment *now,
-			    enum connection_event what)
+GLOBAL bool connection_keep(const struct packet *p, const struct moment *now, u32 what)
 {
 	struct connection key;
-	struct connection_note note = { .at_ns = now->monotonic_ns, .what = what };
+	struct connection_note note = { .what = what };
 
+	if (!p || !now)
+		return false;
+	note.at_ns = now->monotonic_ns;
 	connection_of(p, &key);
 	return !bpf_map_update_elem(&recent, &key, &note, BPF_ANY);
 }
@@ -221,38 +227,42 @@ INLINE void connection_forget(const struct packet *p)
 	bpf_map_delete_elem(&recent, &key);
 }
 
-/* Only connections to a protected service are worth a place. */
-INLINE void connection_established(const struct tcp_sock *tcp, const struct sock *sk)
+/* False: the socket is not one of a protected service. */
+INLINE bool connection_of_socket(const struct tcp_sock *tcp, const struct sock *sk,
+				 struct connection *key)
 {
 	const struct sock_common *c = &sk->__sk_common;
-	struct connection_note note = { .what = CONNECTION_ESTABLISHED };
-	struct connection key = {};
 	u32 address[4] = {};
 
-	if (!tcp)
-		return;
+	*key = (struct connection){};
 	bool v6 = c->skc_family == AF_INET6 &&
 		  (c->skc_v6_daddr.in6_u.u6_addr32[0] || c->skc_v6_daddr.in6_u.u6_addr32[1] ||
 		   c->skc_v6_daddr.in6_u.u6_addr32[2] != BE32(0xffff));
 	if (v6) {
 		for (int i = 0; i < 4; i++) {
-			key.client_be[i] = c->skc_v6_daddr.in6_u.u6_addr32[i];
-			key.server_be[i] = c->skc_v6_rcv_saddr.in6_u.u6_addr32[i];
-			address[i] = BE32(key.server_be[i]);
+			key->client_be[i] = c->skc_v6_daddr.in6_u.u6_addr32[i];
+			key->server_be[i] = c->skc_v6_rcv_saddr.in6_u.u6_addr32[i];
+			address[i] = BE32(key->server_be[i]);
 		}
 	} else {
-		key.client_be[2] = key.server_be[2] = BE32(0xffff);
-		key.client_be[3] = c->skc_daddr;
-		key.server_be[3] = c->skc_rcv_saddr;
+		key->client_be[2] = key->server_be[2] = BE32(0xffff);
+		key->client_be[3] = c->skc_daddr;
+		key->server_be[3] = c->skc_rcv_saddr;
 		address[0] = BE32(c->skc_rcv_saddr);
 	}
-	if (service_search(address, v6, c->skc_num) == SERVICE_NONE)
-		return;
-	key.client_port_be = c->skc_dport;
-	key.server_port_be = BE16(c->skc_num);
-	key.client_isn = tcp->rcv_nxt - 1; /* nothing but the SYN is received yet */
+	key->client_port_be = c->skc_dport;
+	/* skc_num is 0 already when a socket has left its port. */
+	key->server_port_be = tcp->inet_conn.icsk_inet.inet_sport;
+	key->client_isn = tcp->rcv_nxt - (u32)tcp->bytes_received - 1;
+	return service_search(address, v6, BE16(key->server_port_be)) != SERVICE_NONE;
+}
+
+INLINE void connection_established(const struct connection *key)
+{
+	struct connection_note note = { .what = CONNECTION_ESTABLISHED };
+
 	note.at_ns = bpf_ktime_get_ns();
-	bpf_map_update_elem(&recent, &key, &note, BPF_ANY);
+	bpf_map_update_elem(&recent, key, &note, BPF_ANY);
 }
 
 /* ---- old sockets -------------------------------------------------------- */
@@ -318,9 +328,9 @@ struct reset {
 	u32 seq;
 };
 
-INLINE u64 pseudo_sum(const struct flow *f)
+INLINE u64 pseudo_sum(const struct flow *f, u32 tcp_length)
 {
-	u64 sum = BE32(PROTOCOL_TCP) + (u64)BE32(TCP_LENGTH);
+	u64 sum = BE32(PROTOCOL_TCP) + (u64)BE32(tcp_length);
 
 	for (int i = 0; i < 4; i++) {
 		if (!f->v6 && i)
@@ -330,18 +340,18 @@ INLINE u64 pseudo_sum(const struct flow *f)
 	return sum;
 }
 
-/* The IP length now ends behind a bare TCP header; the stack trims the rest. */
-INLINE bool reset_network(struct __sk_buff *skb, const struct packet *p)
+/* The IP length now ends behind a TCP header alone; the stack trims the rest. */
+INLINE bool network_resize(struct __sk_buff *skb, const struct packet *p, u32 tcp_length)
 {
 	u32 header = p->transport - p->network;
 
 	if (p->flow.v6) {
-		u16 payload = BE16((u16)(header - IP6_LENGTH + TCP_LENGTH));
+		u16 payload = BE16((u16)(header - IP6_LENGTH + tcp_length));
 
 		return !bpf_skb_store_bytes(skb, p->network + 4, &payload, sizeof(payload),
 					    BPF_F_RECOMPUTE_CSUM);
 	}
-	u16 was, total = BE16((u16)(header + TCP_LENGTH));
+	u16 was, total = BE16((u16)(header + tcp_length));
 
 	if (bpf_skb_load_bytes(skb, p->network + 2, &was, sizeof(was)) ||
 	    bpf_skb_store_bytes(skb, p->network + 2, &total, sizeof(total), BPF_F_RECOMPUTE_CSUM))
@@ -360,12 +370,12 @@ INLINE bool reset_write(struct __sk_buff *skb, const struct packet *p, u32 seq)
 	u32 tcp[TCP_LENGTH / 4] = {
 		BE32(p->flow.ports), BE32(seq), 0, BE32(TCP_LENGTH / 4 << 28 | TCP_RST << 16), 0,
 	};
-	u64 sum = pseudo_sum(&p->flow);
+	u64 sum = pseudo_sum(&p->flow, TCP_LENGTH);
 
 	for (u32 i = 0; i < TCP_LENGTH / 4; i++)
 		sum += tcp[i];
 	tcp[4] = checksum_fold(sum);
-	return reset_network(skb, p) &&
+	return network_resize(skb, p, TCP_LENGTH) &&
 	       !bpf_skb_store_bytes(skb, p->transport, tcp, sizeof(tcp), BPF_F_RECOMPUTE_CSUM);
 }
 
@@ -396,12 +406,15 @@ INLINE void setup_options(struct __sk_buff *skb, const struct packet *p, const s
 	options_decode(o, proof->code, p->flow.v6);
 }
 
-INLINE int setup(struct __sk_buff *skb, const struct packet *p, u32 service,
-		 struct bpf_sock *listener, const struct proof *proof)
+/* The kernel adopts the cookie; 0, or a negative error. */
+NOINLINE int setup_native(struct __sk_buff *skb, const struct packet *p, struct bpf_sock *listener,
+			  const struct proof *proof)
 {
 	struct sock *sk = (struct sock *)bpf_skc_to_tcp_sock(listener);
 	struct tcp_options o;
 
+	if (!bpf_sk_assign_tcp_reqsk) /* before Linux 6.9 */
+		return -EINVAL;
 	setup_options(skb, p, proof, &o);
 	struct bpf_tcp_req_attrs attributes = {
 		.mss = o.mss,
@@ -418,9 +431,9 @@ INLINE int setup(struct __sk_buff *skb, const struct packet *p, u32 service,
 		attributes.snd_wscale = o.scale;
 		attributes.rcv_wscale = proof->window_scale;
 	}
-	if (!sk || bpf_sk_assign_tcp_reqsk(skb, sk, &attributes, sizeof(attributes)))
-		return refuse(service, VERDICT_DROP_REFUSED);
-	return next(service, VERDICT_SETUP);
+	if (!sk) /* a listener of another protocol */
+		return -EINVAL;
+	return bpf_sk_assign_tcp_reqsk(skb, sk, &attributes, sizeof(attributes));
 }
 
 #endif

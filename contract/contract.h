@@ -142,6 +142,13 @@ enum service_mode { MODE_OFF = 0, MODE_ALWAYS = 1 };
 /* What becomes of new connections when the keys have run out. */
 enum keys_end { KEYS_END_STOP = 0, KEYS_END_PASS = 1 };
 
+/* How a server makes connections of cookies. */
+enum setup_kind {
+	SETUP_AUTO      = 0, /* native, and by translation what the kernel refuses */
+	SETUP_NATIVE    = 1, /* the kernel adopts the cookie */
+	SETUP_TRANSLATE = 2, /* the kernel does a handshake, its numbers are translated */
+};
+
 /* Options that a service agrees to. */
 enum service_option {
 	OPTION_TIMESTAMPS = 1,
@@ -158,7 +165,8 @@ struct service {
 	__u16 mss4;     /* MSS option of the SYN-ACK */
 	__u16 mss6;
 	__u16 window;   /* of the SYN-ACK, unscaled (RFC 7323 2.2) */
-	__u16 pad;
+	__u8  setup;    /* enum setup_kind */
+	__u8  pad;
 };
 
 struct prefix4 {
@@ -226,6 +234,47 @@ enum connection_event {
 	CONNECTION_REQUEUED    = 2, /* its first packet has displaced an old socket */
 };
 
+/* ---- translated connections ------------------------------------------- */
+
+/* The ends of a connection, written as in struct connection. */
+struct endpoints {
+	__u32 client_be[4];
+	__u32 server_be[4];
+	__u16 client_port_be;
+	__u16 server_port_be;
+};
+
+/*
+ *  first packet        SYN-ACK             any ACK
+ * ------------> SYN_SENT -----> SYN_RECEIVED ----> ESTABLISHED, in `flows`
+ *                  |  ^           in `half_open`
+ *     no SYN-ACK   v  | first packet, again          | the socket's end
+ *               UNANSWERED                            v
+ *                                                   CLOSED, for a while
+ */
+enum translation_state {
+	TRANSLATION_SYN_SENT = 1,
+	TRANSLATION_UNANSWERED,
+	TRANSLATION_SYN_RECEIVED,
+	TRANSLATION_ESTABLISHED,
+	TRANSLATION_CLOSED, /* its socket is gone, or in TIME_WAIT */
+};
+
+struct translation {
+	__u64 expires_ns;  /* coarse monotonic; 0: lives as long as its socket */
+	__u32 client_isn;
+	__u32 cookie;
+	__u32 delta;       /* the kernel's sequence numbers less the client's view */
+	__u32 stamp_delta; /* likewise of timestamps; before the SYN-ACK the first TSecr */
+	__u8  state;       /* enum translation_state */
+	__u8  timestamps;
+	__u8  client_scale;    /* 15: no window scaling */
+	__u8  announced_scale; /* that the client applies to the server's windows */
+	__u8  kernel_scale;    /* that the server's kernel means, 15: none */
+	__u8  requeues;        /* of packets that came before the SYN-ACK */
+	__u8  pad[2];
+};
+
 /* ---- verdicts ---------------------------------------------------------
  * Every packet that meets a program ends in exactly one of these. Names say
  * what became of it: PASS, ANSWER, SETUP, DROP.
@@ -274,6 +323,16 @@ enum verdict {
 	VERDICT_DROP_STUBBORN_SOCKET,  /* the old socket outlived its reset */
 	VERDICT_DROP_REFUSED,          /* the kernel refused the setup */
 
+	/* server, translating */
+	VERDICT_SETUP_TRANSLATED,      /* turned into a SYN, a copy waits for the SYN-ACK */
+	VERDICT_REQUEUE_EARLY,         /* came before the SYN-ACK: comes again */
+	VERDICT_DROP_EARLY,            /* the SYN-ACK did not come in time */
+	VERDICT_DROP_OWN_SYNACK,       /* of the kernel: the client has the edge's */
+	VERDICT_DROP_FLOWS_FULL,       /* no room for another translated connection */
+	VERDICT_DROP_UNTRANSLATABLE,   /* of a translated connection, cannot be changed */
+	VERDICT_PASS_TRANSLATED,       /* from the server, with the numbers that the client knows */
+	VERDICT_PASS_ERROR,            /* ICMP error about a translated connection */
+
 	VERDICT_COUNT,
 	VERDICT_STRIDE = 64,           /* counters: service * stride + verdict */
 };
@@ -294,6 +353,8 @@ _Static_assert(sizeof(struct prefix6) == 20, "prefix6");
 _Static_assert(sizeof(struct port_range) == 8, "port_range");
 _Static_assert(sizeof(struct filter_line) == 64, "filter_line: one cache line");
 _Static_assert(sizeof(struct connection) == 40, "connection");
+_Static_assert(sizeof(struct endpoints) == 36, "endpoints");
+_Static_assert(sizeof(struct translation) == 32, "translation: 128 bytes with the map's own");
 _Static_assert(VERDICT_COUNT <= VERDICT_STRIDE, "verdicts fit their stride");
 
 #endif

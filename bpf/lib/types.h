@@ -17,6 +17,9 @@ typedef __s64 s64;
 /* A function of its own for the verifier, which checks it once per caller
  * rather than on every path through the caller. */
 #define NOINLINE static __attribute__((noinline))
+/* One that the verifier checks alone, for any arguments: once, and not for
+ * each state that a caller may be in. */
+#define GLOBAL __attribute__((noinline))
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 

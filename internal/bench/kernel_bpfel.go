@@ -91,7 +91,8 @@ type kernelService struct {
 	Mss4    uint16
 	Mss6    uint16
 	Window  uint16
-	Pad     uint16
+	Setup   uint8
+	Pad     uint8
 }
 
 type kernelServiceMemo struct {

@@ -102,7 +102,7 @@ func newServerCommand(env *environment) *cobra.Command {
 }
 
 func newHostCommand(env *environment) *cobra.Command {
-	var pins, ports string
+	var pins, ports, setup string
 	var generic bool
 	var confirm time.Duration
 	cmd := &cobra.Command{
@@ -120,16 +120,22 @@ func newHostCommand(env *environment) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			way, ok := policy.ParseSetup(setup)
+			if !ok {
+				return usageErrorf("--setup: %q is none of auto, native, translate", setup)
+			}
 			if err := needRoot(); err != nil {
 				return err
 			}
 			c.Generic, c.Confirm = generic, confirm
+			c.Setup = way
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, unix.SIGTERM, unix.SIGHUP)
 			defer stop()
 			return host.Run(ctx, c, host.Options{Pins: pins, Log: env.logger(), Input: env.stdin})
 		},
 	}
 	cmd.Flags().StringVar(&ports, "ports", "", "`ports` and ranges to protect, such as 22,443,8000-8099")
+	cmd.Flags().StringVar(&setup, "setup", "auto", "`how` connections are made: auto, native, translate")
 	cmd.Flags().BoolVar(&generic, "generic", false, "use XDP in the kernel's stack, where the driver has none (much slower)")
 	cmd.Flags().DurationVar(&confirm, "confirm", 0, "take everything off again unless Enter is pressed within this `time`")
 	pinsFlag(cmd, &pins)

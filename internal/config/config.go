@@ -38,6 +38,7 @@ type Server struct {
 	Strict     bool
 	Allowed    []netip.Prefix
 	Recent     int
+	Translated int
 	Services   []policy.Service
 	Table      *policy.Table
 
@@ -53,6 +54,8 @@ const (
 	MaxGeneration     = time.Hour
 	DefaultRecent     = 1 << 18
 	MaxRecent         = 1 << 22
+	DefaultTranslated = 1_000_000
+	MaxTranslated     = 1 << 24
 	DefaultWindow     = 65535
 	DefaultMSS        = 1460
 	ip6ExtraHeader    = 20 // bytes by which IPv6's header is the longer one
@@ -79,6 +82,7 @@ type serverFile struct {
 	Strict     bool          `yaml:"strict"`
 	Allowed    []string      `yaml:"allowed"`
 	Recent     *int          `yaml:"recent"`
+	Translated *int          `yaml:"translated"`
 	Services   []serviceFile `yaml:"services"`
 }
 
@@ -87,6 +91,7 @@ type serviceFile struct {
 	Prefixes []string `yaml:"prefixes"`
 	Ports    []string `yaml:"ports"`
 	Mode     string   `yaml:"mode"`
+	Setup    string   `yaml:"setup"`
 	KeysEnd  string   `yaml:"keys_end"`
 	Domain   string   `yaml:"domain"`
 	MSS      *int     `yaml:"mss"`
@@ -133,6 +138,10 @@ func ReadServer(name string) (*Server, error) {
 		func() (err error) { c.Allowed, err = src.prefixes("$.allowed", f.Allowed); return err },
 		func() (err error) {
 			c.Recent, err = src.bounded("$.recent", f.Recent, DefaultRecent, 1024, MaxRecent)
+			return err
+		},
+		func() (err error) {
+			c.Translated, err = src.bounded("$.translated", f.Translated, DefaultTranslated, 1, MaxTranslated)
 			return err
 		},
 		func() (err error) { c.Services, c.Table, err = src.services(f.Services); return err },
@@ -393,6 +402,13 @@ func (s *source) servicePolicy(path string, f *serviceFile, out *policy.Service)
 		out.Mode = policy.Off
 	default:
 		return s.fail(path+".mode", "unknown mode %q: always or off", f.Mode)
+	}
+	if f.Setup != "" {
+		setup, ok := policy.ParseSetup(f.Setup)
+		if !ok {
+			return s.fail(path+".setup", "unknown way of setting up %q: auto, native or translate", f.Setup)
+		}
+		out.Setup = setup
 	}
 	switch f.KeysEnd {
 	case "", "stop":

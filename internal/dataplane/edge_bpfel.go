@@ -129,7 +129,8 @@ type edgeService struct {
 	Mss4    uint16
 	Mss6    uint16
 	Window  uint16
-	Pad     uint16
+	Setup   uint8
+	Pad     uint8
 }
 
 type edgeServiceLimits uint32
@@ -227,7 +228,15 @@ const (
 	edgeVerdictVERDICT_PASS_REPLAYED          edgeVerdict = 34
 	edgeVerdictVERDICT_DROP_STUBBORN_SOCKET   edgeVerdict = 35
 	edgeVerdictVERDICT_DROP_REFUSED           edgeVerdict = 36
-	edgeVerdictVERDICT_COUNT                  edgeVerdict = 37
+	edgeVerdictVERDICT_SETUP_TRANSLATED       edgeVerdict = 37
+	edgeVerdictVERDICT_REQUEUE_EARLY          edgeVerdict = 38
+	edgeVerdictVERDICT_DROP_EARLY             edgeVerdict = 39
+	edgeVerdictVERDICT_DROP_OWN_SYNACK        edgeVerdict = 40
+	edgeVerdictVERDICT_DROP_FLOWS_FULL        edgeVerdict = 41
+	edgeVerdictVERDICT_DROP_UNTRANSLATABLE    edgeVerdict = 42
+	edgeVerdictVERDICT_PASS_TRANSLATED        edgeVerdict = 43
+	edgeVerdictVERDICT_PASS_ERROR             edgeVerdict = 44
+	edgeVerdictVERDICT_COUNT                  edgeVerdict = 45
 	edgeVerdictVERDICT_STRIDE                 edgeVerdict = 64
 )
 

@@ -23,6 +23,7 @@ type ServerConfig struct {
 	Strict     bool           // drop SYNs from outside Allowed
 	Allowed    []netip.Prefix // sources whose SYNs need not pass an edge
 	Recent     int            // connections that are remembered
+	Translated int            // connections that can be translated at a time
 
 	// Edge is the other half on the same host: keys and clock are its own.
 	Edge *Edge
@@ -63,6 +64,8 @@ func (s *Server) shape(spec *ebpf.CollectionSpec) error {
 	c := &s.config
 	spec.Maps["keys"].MaxEntries = uint32(max(len(c.Domains), 1)) * s.slots
 	spec.Maps["recent"].MaxEntries = uint32(c.Recent)
+	spec.Maps["half_open"].MaxEntries = uint32(min(c.Recent, max(c.Translated, 1)))
+	spec.Maps["flows"].MaxEntries = uint32(max(c.Translated, 1))
 	cookie, err := netnsCookie()
 	if err != nil {
 		return err
@@ -85,7 +88,11 @@ func (s *Server) load(pins *Pins, spec *ebpf.CollectionSpec) error {
 	for name, m := range shared {
 		spec.Maps[name].MaxEntries = m.MaxEntries()
 	}
-	_, err := loadShared(pins, spec, &s.objects, [][]string{{"counters"}, {"recent"}, {"clock"}}, shared)
+	if err := keepFlows(pins, spec); err != nil {
+		return err
+	}
+	_, err := loadShared(pins, spec, &s.objects,
+		[][]string{{"counters"}, {"recent"}, {"clock"}, {"flows"}, {"half_open"}}, shared)
 	return err
 }
 
@@ -99,6 +106,11 @@ func (s *Server) prepare() error {
 		return err
 	}
 	return s.writeServices(s.config.Services, s.config.Table, s.config.Domains)
+}
+
+// SetServices changes what is said of the services, in the order that they had.
+func (s *Server) SetServices(services []policy.Service) error {
+	return s.writePolicies(services, s.config.Domains)
 }
 
 // writeVRFs names to each port of a VRF, and to the VRF, the VRF's device.
@@ -136,6 +148,7 @@ func netnsCookie() (uint64, error) {
 func (s *Server) Attach(pins *Pins) error {
 	if err := pinMaps(pins, map[string]*ebpf.Map{
 		"counters": s.objects.Counters, "recent": s.objects.Recent, "keys": s.objects.Keys,
+		"flows": s.objects.Flows, "half_open": s.objects.HalfOpen,
 		"clock": s.objects.Clock, "services": s.objects.Services,
 		"prefixes4": s.objects.Prefixes4, "prefixes6": s.objects.Prefixes6, "port_ranges": s.objects.PortRanges,
 	}); err != nil {
@@ -143,6 +156,11 @@ func (s *Server) Attach(pins *Pins) error {
 	}
 	if err := attachTracing(pins, s.links, "established", s.objects.ServerEstablished); err != nil {
 		return err
+	}
+	for _, i := range s.hooks() { // what could not be translated back is never translated
+		if err := attachTC(pins, s.links, i, s.objects.ServerEgress, ebpf.AttachTCXEgress); err != nil {
+			return err
+		}
 	}
 	for _, i := range s.hooks() {
 		if err := attachTC(pins, s.links, i, s.objects.ServerIngress, ebpf.AttachTCXIngress); err != nil {

@@ -37,6 +37,14 @@ type serverConnectionNote struct {
 	Pad  uint32
 }
 
+type serverEndpoints struct {
+	_            structs.HostLayout
+	ClientBe     [4]uint32
+	ServerBe     [4]uint32
+	ClientPortBe uint16
+	ServerPortBe uint16
+}
+
 type serverEpochCache struct {
 	_        structs.HostLayout
 	Epoch    uint64
@@ -88,7 +96,8 @@ type serverService struct {
 	Mss4    uint16
 	Mss6    uint16
 	Window  uint16
-	Pad     uint16
+	Setup   uint8
+	Pad     uint8
 }
 
 type serverServiceMemo struct {
@@ -100,6 +109,22 @@ type serverServiceMemo struct {
 	V6      uint32
 }
 
+type serverTranslation struct {
+	_              structs.HostLayout
+	ExpiresNs      uint64
+	ClientIsn      uint32
+	Cookie         uint32
+	Delta          uint32
+	StampDelta     uint32
+	State          uint8
+	Timestamps     uint8
+	ClientScale    uint8
+	AnnouncedScale uint8
+	KernelScale    uint8
+	Requeues       uint8
+	Pad            [2]uint8
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -109,6 +134,8 @@ const (
 	serverMapClock              = "clock"
 	serverMapCounters           = "counters"
 	serverMapEpochSeen          = "epoch_seen"
+	serverMapFlows              = "flows"
+	serverMapHalfOpen           = "half_open"
 	serverMapKeys               = "keys"
 	serverMapPortRanges         = "port_ranges"
 	serverMapPrefixes4          = "prefixes4"
@@ -117,6 +144,7 @@ const (
 	serverMapServiceMemos       = "service_memos"
 	serverMapServices           = "services"
 	serverMapVrfs               = "vrfs"
+	serverProgServerEgress      = "server_egress"
 	serverProgServerEstablished = "server_established"
 	serverProgServerIngress     = "server_ingress"
 	serverVarGenerated          = "generated"
@@ -126,6 +154,7 @@ const (
 	serverVarNetnsCookie        = "netns_cookie"
 	serverVarOwnTags            = "own_tags"
 	serverVarStrict             = "strict"
+	serverVarTranslating        = "translating"
 )
 
 // loadServer returns the embedded CollectionSpec for server.
@@ -170,6 +199,7 @@ type serverSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type serverProgramSpecs struct {
+	ServerEgress      *ebpf.ProgramSpec `ebpf:"server_egress"`
 	ServerEstablished *ebpf.ProgramSpec `ebpf:"server_established"`
 	ServerIngress     *ebpf.ProgramSpec `ebpf:"server_ingress"`
 }
@@ -183,6 +213,8 @@ type serverMapSpecs struct {
 	Clock        *ebpf.MapSpec `ebpf:"clock"`
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
 	EpochSeen    *ebpf.MapSpec `ebpf:"epoch_seen"`
+	Flows        *ebpf.MapSpec `ebpf:"flows"`
+	HalfOpen     *ebpf.MapSpec `ebpf:"half_open"`
 	Keys         *ebpf.MapSpec `ebpf:"keys"`
 	PortRanges   *ebpf.MapSpec `ebpf:"port_ranges"`
 	Prefixes4    *ebpf.MapSpec `ebpf:"prefixes4"`
@@ -204,6 +236,7 @@ type serverVariableSpecs struct {
 	NetnsCookie *ebpf.VariableSpec `ebpf:"netns_cookie"`
 	OwnTags     *ebpf.VariableSpec `ebpf:"own_tags"`
 	Strict      *ebpf.VariableSpec `ebpf:"strict"`
+	Translating *ebpf.VariableSpec `ebpf:"translating"`
 }
 
 // serverObjects contains all objects after they have been loaded into the kernel.
@@ -231,6 +264,8 @@ type serverMaps struct {
 	Clock        *ebpf.Map `ebpf:"clock"`
 	Counters     *ebpf.Map `ebpf:"counters"`
 	EpochSeen    *ebpf.Map `ebpf:"epoch_seen"`
+	Flows        *ebpf.Map `ebpf:"flows"`
+	HalfOpen     *ebpf.Map `ebpf:"half_open"`
 	Keys         *ebpf.Map `ebpf:"keys"`
 	PortRanges   *ebpf.Map `ebpf:"port_ranges"`
 	Prefixes4    *ebpf.Map `ebpf:"prefixes4"`
@@ -248,6 +283,8 @@ func (m *serverMaps) Close() error {
 		m.Clock,
 		m.Counters,
 		m.EpochSeen,
+		m.Flows,
+		m.HalfOpen,
 		m.Keys,
 		m.PortRanges,
 		m.Prefixes4,
@@ -270,18 +307,21 @@ type serverVariables struct {
 	NetnsCookie *ebpf.Variable `ebpf:"netns_cookie"`
 	OwnTags     *ebpf.Variable `ebpf:"own_tags"`
 	Strict      *ebpf.Variable `ebpf:"strict"`
+	Translating *ebpf.Variable `ebpf:"translating"`
 }
 
 // serverPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to loadServerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type serverPrograms struct {
+	ServerEgress      *ebpf.Program `ebpf:"server_egress"`
 	ServerEstablished *ebpf.Program `ebpf:"server_established"`
 	ServerIngress     *ebpf.Program `ebpf:"server_ingress"`
 }
 
 func (p *serverPrograms) Close() error {
 	return _ServerClose(
+		p.ServerEgress,
 		p.ServerEstablished,
 		p.ServerIngress,
 	)

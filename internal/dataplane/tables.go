@@ -33,19 +33,8 @@ func slotsFor(epochs uint64) uint32 {
 
 // writeServices fills empty tables; the order of the services gives their ids.
 func (t *tables) writeServices(services []policy.Service, table *policy.Table, domains []string) error {
-	for i := range services {
-		s := &services[i]
-		domain := slices.Index(domains, s.Domain)
-		if domain < 0 {
-			return fmt.Errorf("service %q: unknown key domain %q", s.Name, s.Domain)
-		}
-		v := edgeService{
-			Mode: uint8(s.Mode), KeysEnd: uint8(s.KeysEnd), Options: uint8(s.Options),
-			Domain: uint8(domain), Mss4: s.MSS4, Mss6: s.MSS6, Window: s.Window,
-		}
-		if err := t.services.Put(uint32(i+1), v); err != nil {
-			return fmt.Errorf("write service %q: %w", s.Name, err)
-		}
+	if err := t.writePolicies(services, domains); err != nil {
+		return err
 	}
 	for i, r := range table.Ranges {
 		v := edgePortRange{Low: r.Low, High: r.High, Service: r.Service}
@@ -57,6 +46,26 @@ func (t *tables) writeServices(services []policy.Service, table *policy.Table, d
 		v := edgePortSet{First: set.First, Count: set.Count}
 		if err := putPrefix(t.prefixes4, t.prefixes6, prefix, v); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// writePolicies writes what is said of the services, but not where they are.
+func (t *tables) writePolicies(services []policy.Service, domains []string) error {
+	for i := range services {
+		s := &services[i]
+		domain := slices.Index(domains, s.Domain)
+		if domain < 0 {
+			return fmt.Errorf("service %q: unknown key domain %q", s.Name, s.Domain)
+		}
+		v := edgeService{
+			Mode: uint8(s.Mode), KeysEnd: uint8(s.KeysEnd), Options: uint8(s.Options),
+			Domain: uint8(domain), Mss4: s.MSS4, Mss6: s.MSS6, Window: s.Window,
+			Setup: uint8(s.Setup),
+		}
+		if err := t.services.Put(uint32(i+1), v); err != nil {
+			return fmt.Errorf("write service %q: %w", s.Name, err)
 		}
 	}
 	return nil

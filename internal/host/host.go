@@ -31,6 +31,7 @@ type Config struct {
 	Ports     []policy.PortRange
 	Generic   bool
 	Confirm   time.Duration // 0: no confirmation is asked for
+	Setup     policy.Setup
 }
 
 // Options are what surrounds a daemon.
@@ -67,7 +68,7 @@ func Run(ctx context.Context, c Config, o Options) error {
 	if err := watch.Start(); err != nil {
 		return err
 	}
-	agents, err := attach(c, o, services)
+	agents, err := attach(c, o, watch.Services())
 	if err != nil {
 		return err
 	}
@@ -89,7 +90,7 @@ func servicesOf(c Config) ([]policy.Service, error) {
 	}
 	s := policy.Service{
 		Name: c.Interface.Name, Domain: domain, Mode: policy.Always, Options: policy.AllOptions,
-		Prefixes: own, Ports: c.Ports, Window: config.DefaultWindow,
+		Prefixes: own, Ports: c.Ports, Window: config.DefaultWindow, Setup: c.Setup,
 	}
 	s.MSS4, s.MSS6 = mssOf(c.Interface.MTU)
 	return []policy.Service{s}, nil
@@ -197,7 +198,7 @@ func (a *agents) load(c Config, services []policy.Service) error {
 	}
 	a.server, err = dataplane.LoadServer(a.serverPins, dataplane.ServerConfig{
 		Services: services, Table: table, Domains: []string{domain}, Epochs: epochsAhead,
-		Interfaces: devices, Recent: config.DefaultRecent, Edge: a.edge,
+		Interfaces: devices, Recent: config.DefaultRecent, Translated: config.DefaultTranslated, Edge: a.edge,
 	})
 	if err != nil {
 		return err
@@ -253,7 +254,7 @@ func (a *agents) serve(ctx context.Context, log *slog.Logger, watch *server.Watc
 				return err
 			}
 			lost.Tick(a.edge)
-			watch.Tick()
+			watch.Keep(a.server)
 		}
 	}
 }

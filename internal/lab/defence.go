@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -245,7 +246,7 @@ func startServer(l *Lab) ([]string, error) {
 }
 
 func startHost(l *Lab) ([]string, error) {
-	return []string{"host", l.Server.Port, "--ports", fmt.Sprint(HTTPPort)}, nil
+	return []string{"host", l.Server.Port, "--ports", fmt.Sprint(HTTPPort), "--setup", l.Setup()}, nil
 }
 
 // Keys returns the path of the lab's key file and makes it the first time.
@@ -276,8 +277,11 @@ func (l *Lab) edgeConfig(edge EdgeHost, keys string) string {
 
 // ServerConfig returns the configuration of the lab's server agent.
 func (l *Lab) ServerConfig(keys string) string {
-	return fmt.Sprintf("keys: %s\ninterfaces: [%s]\n%s", keys, l.Server.Port, l.service())
+	return fmt.Sprintf("keys: %s\ninterfaces: [%s]\n%s    setup: %s\n", keys, l.Server.Port, l.service(), l.Setup())
 }
+
+// Setup is how the lab's server makes connections of cookies.
+func (l *Lab) Setup() string { return cmp.Or(l.options.Setup, "auto") }
 
 func (l *Lab) service() string {
 	return fmt.Sprintf("services:\n  - name: web\n    prefixes: [%s/32, \"%s/128\"]\n    ports: [%d]\n",

@@ -60,6 +60,8 @@ type Options struct {
 	// Wire makes the client's link a bad one, InsideWire the server's; nil
 	// leaves it to a plain veth pair.
 	Wire, InsideWire *badwire.Faults
+	// Setup is how the server makes connections of cookies: auto if empty.
+	Setup string
 	// Executable is the smartcookie program for agents, HTTP server and load;
 	// this process's own if empty.
 	Executable string

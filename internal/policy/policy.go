@@ -33,6 +33,26 @@ const (
 	Pass KeysEnd = 1
 )
 
+// Setup says how a server makes connections of cookies.
+type Setup uint8
+
+// The ways of setting up, as in contract.h.
+const (
+	Auto      Setup = 0 // native, and by translation what the kernel refuses
+	Native    Setup = 1
+	Translate Setup = 2
+)
+
+var setupNames = []string{Auto: "auto", Native: "native", Translate: "translate"}
+
+func (s Setup) String() string { return setupNames[s] }
+
+// ParseSetup is the way of a name, false if there is none.
+func ParseSetup(name string) (Setup, bool) {
+	i := slices.Index(setupNames, name)
+	return Setup(max(i, 0)), i >= 0
+}
+
 // Options are the TCP options that a service agrees to, bits as in contract.h.
 type Options uint8
 
@@ -62,6 +82,7 @@ type Service struct {
 	MSS4     uint16 // in the SYN-ACK
 	MSS6     uint16
 	Window   uint16 // in the SYN-ACK, unscaled
+	Setup    Setup  // at the server
 }
 
 // OwnedRange is a range of ports that belongs to a service, by its id: its

@@ -19,6 +19,7 @@ func readFirewall() []Obstacle {
 			found = append(found, Obstacle{
 				Problem: "there are legacy iptables rules, which this agent does not read (" + strings.Join(strings.Fields(string(text)), ", ") + ")",
 				Mend:    "see that none drops `ctstate INVALID` or TCP that is new without a SYN: iptables-legacy-save",
+				Native:  true,
 			})
 		}
 	}
@@ -27,7 +28,7 @@ func readFirewall() []Obstacle {
 		return found // without nft there are hardly rules of its making
 	}
 	if err != nil {
-		return append(found, Obstacle{Problem: fmt.Sprintf("nftables rules are unknown: %s", err), Mend: "look: nft list ruleset"})
+		return append(found, Obstacle{Problem: fmt.Sprintf("nftables rules are unknown: %s", err), Mend: "look: nft list ruleset", Native: true})
 	}
 	return append(found, statefulRules(text)...)
 }
@@ -51,7 +52,7 @@ type rule struct {
 func statefulRules(text []byte) []Obstacle {
 	var rules ruleset
 	if err := json.Unmarshal(text, &rules); err != nil {
-		return []Obstacle{{Problem: fmt.Sprintf("nftables rules cannot be read: %s", err), Mend: "look: nft list ruleset"}}
+		return []Obstacle{{Problem: fmt.Sprintf("nftables rules cannot be read: %s", err), Mend: "look: nft list ruleset", Native: true}}
 	}
 	var found []Obstacle
 	for _, entry := range rules.Nftables {
@@ -59,6 +60,7 @@ func statefulRules(text []byte) []Obstacle {
 			o := Obstacle{
 				Problem: fmt.Sprintf("a rule in nftables chain %s %s %s drops connections that began without a SYN", r.Family, r.Table, r.Chain),
 				Mend:    "accept the protected ports before it, or exempt them: table raw, `tcp dport … notrack`",
+				Native:  true,
 			}
 			if !slices.Contains(found, o) {
 				found = append(found, o)

@@ -2,7 +2,6 @@ package server
 
 import (
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +17,8 @@ import (
 type Obstacle struct {
 	Problem, Mend string
 	Fatal         bool // no connection can be made
+	Native        bool // unless it is translated
+	Listener      bool // it is one listener's
 }
 
 func (o Obstacle) String() string { return o.Problem + "; mend it: " + o.Mend }
@@ -44,7 +45,7 @@ func (h *Host) Obstacles(services []policy.Service) []Obstacle {
 	if err := h.HasKfunc(); err != nil {
 		found = append(found, Obstacle{
 			Problem: fmt.Sprintf("this kernel has no bpf_sk_assign_tcp_reqsk (%s)", err),
-			Mend:    "use Linux 6.9 or later, built with BTF", Fatal: true,
+			Mend:    "use Linux 6.9 or later, built with BTF", Fatal: true, Native: true,
 		})
 	}
 	found = append(found, h.sysctls(services)...)
@@ -56,23 +57,24 @@ func (h *Host) Obstacles(services []policy.Service) []Obstacle {
 type setting struct {
 	name, bad, problem, mend string
 	fatal                    bool
+	native                   bool           // translated connections do not mind
 	option                   policy.Options // only where a service offers it
 }
 
 var settings = []setting{
-	{name: "net/ipv4/tcp_syncookies", bad: "0", fatal: true,
+	{name: "net/ipv4/tcp_syncookies", bad: "0", native: true, fatal: true,
 		problem: "tcp_syncookies is 0: the kernel makes no connection from a cookie", mend: "sysctl -w net.ipv4.tcp_syncookies=1"},
 	{name: "net/ipv4/tcp_rfc1337", bad: "1",
 		problem: "tcp_rfc1337 is 1: a client that reuses a port cannot replace its connection in TIME_WAIT", mend: "sysctl -w net.ipv4.tcp_rfc1337=0"},
-	{name: "net/ipv4/tcp_timestamps", bad: "0", option: policy.Timestamps,
+	{name: "net/ipv4/tcp_timestamps", bad: "0", native: true, option: policy.Timestamps,
 		problem: "tcp_timestamps is 0: the kernel refuses connections with timestamps, which edges offer", mend: "sysctl -w net.ipv4.tcp_timestamps=1, or leave timestamps out of the service's options at the edges and here"},
-	{name: "net/ipv4/tcp_sack", bad: "0", option: policy.SACK,
+	{name: "net/ipv4/tcp_sack", bad: "0", native: true, option: policy.SACK,
 		problem: "tcp_sack is 0: the kernel refuses connections with SACK, which edges offer", mend: "sysctl -w net.ipv4.tcp_sack=1, or leave sack out of the service's options at the edges and here"},
-	{name: "net/ipv4/tcp_window_scaling", bad: "0", option: policy.WindowScale,
+	{name: "net/ipv4/tcp_window_scaling", bad: "0", native: true, option: policy.WindowScale,
 		problem: "tcp_window_scaling is 0: the kernel refuses connections with window scaling, which edges offer", mend: "sysctl -w net.ipv4.tcp_window_scaling=1, or leave window-scale out of the service's options at the edges and here"},
 	{name: "net/ipv4/tcp_ecn", bad: "0", option: policy.ECN,
 		problem: "tcp_ecn is 0: connections are made with ECN, which edges offer, though this host does not want it", mend: "sysctl -w net.ipv4.tcp_ecn=2, or leave ecn out of the service's options at the edges and here"},
-	{name: "net/netfilter/nf_conntrack_tcp_loose", bad: "0",
+	{name: "net/netfilter/nf_conntrack_tcp_loose", bad: "0", native: true,
 		problem: "nf_conntrack_tcp_loose is 0: connection tracking calls connections invalid that began without a SYN", mend: "sysctl -w net.netfilter.nf_conntrack_tcp_loose=1"},
 }
 
@@ -87,7 +89,7 @@ func (h *Host) sysctls(services []policy.Service) []Obstacle {
 			continue
 		}
 		if value, ok := h.Sysctl(s.name); ok && value == s.bad {
-			found = append(found, Obstacle{Problem: s.problem, Mend: s.mend, Fatal: s.fatal})
+			found = append(found, Obstacle{Problem: s.problem, Mend: s.mend, Fatal: s.fatal, Native: s.native})
 		}
 	}
 	return found
@@ -104,6 +106,7 @@ func (h *Host) listeners(services []policy.Service) []Obstacle {
 			found = append(found, Obstacle{
 				Problem: fmt.Sprintf("the listener at %s is MPTCP, from which the kernel makes no connection", l.Address),
 				Mend:    "let it listen with plain TCP (Go: GODEBUG=multipathtcp=0), or sysctl -w net.mptcp.enabled=0 and restart it",
+				Native:  true, Listener: true,
 			})
 		}
 	}
@@ -133,55 +136,6 @@ func protects(services []policy.Service, l Listener) bool {
 	}
 	_, ok := policy.Protects(services, l.Address.Addr().Unmap(), l.Address.Port())
 	return ok
-}
-
-// Watch reports obstacles when the agent starts and whenever they change.
-type Watch struct {
-	host     *Host
-	services []policy.Service
-	log      *slog.Logger
-	known    []Obstacle
-	ticks    int
-}
-
-// watchTicks is how many ticks (seconds) pass between two looks: walking all
-// sockets once a second would cost more than it tells.
-const watchTicks = 10
-
-// NewWatch watches this host.
-func NewWatch(services []policy.Service, log *slog.Logger) *Watch {
-	return &Watch{host: ThisHost(), services: services, log: log}
-}
-
-// Start reports what is there, and refuses what makes every setup fail.
-func (w *Watch) Start() error {
-	w.known = w.host.Obstacles(w.services)
-	for _, o := range w.known {
-		if o.Fatal {
-			return &ObstacleError{o}
-		}
-		w.log.Warn(o.Problem, "mend", o.Mend)
-	}
-	return nil
-}
-
-// Tick looks again every few times and reports what is new and what is gone.
-func (w *Watch) Tick() {
-	if w.ticks++; w.ticks%watchTicks != 0 {
-		return
-	}
-	now := w.host.Obstacles(w.services)
-	for _, o := range now {
-		if !slices.Contains(w.known, o) {
-			w.log.Warn(o.Problem, "mend", o.Mend)
-		}
-	}
-	for _, o := range w.known {
-		if !slices.Contains(now, o) {
-			w.log.Info("mended: " + o.Problem)
-		}
-	}
-	w.known = now
 }
 
 // ThisHost reads the machine and network namespace that we run in.

@@ -108,15 +108,17 @@ func TestMPTCPListenerElsewhereIsNoObstacle(t *testing.T) {
 	}
 }
 
-func newTestWatch(f *fakeHost) (*Watch, *bytes.Buffer) {
+func newTestWatch(f *fakeHost, setup policy.Setup) (*Watch, *bytes.Buffer) {
 	var log bytes.Buffer
-	return &Watch{host: f.host(), services: webService(policy.AllOptions), log: slog.New(slog.NewTextHandler(&log, nil))}, &log
+	services := webService(policy.AllOptions)
+	services[0].Setup = setup
+	return &Watch{host: f.host(), services: services, log: slog.New(slog.NewTextHandler(&log, nil))}, &log
 }
 
 func TestFatalObstacleRefusesToStartWithExitCodeTwo(t *testing.T) {
 	f := newFakeHost()
 	f.sysctls["net/ipv4/tcp_syncookies"] = "0"
-	watch, _ := newTestWatch(f)
+	watch, _ := newTestWatch(f, policy.Native)
 	err := watch.Start()
 	var obstacle *ObstacleError
 	if !errors.As(err, &obstacle) || obstacle.ExitCode() != 2 || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "mend it: sysctl -w") {
@@ -127,7 +129,7 @@ func TestFatalObstacleRefusesToStartWithExitCodeTwo(t *testing.T) {
 func TestObstacleIsReportedAtStartAndWhenItComesOrGoes(t *testing.T) {
 	f := newFakeHost()
 	f.sysctls["net/ipv4/tcp_rfc1337"] = "1"
-	watch, log := newTestWatch(f)
+	watch, log := newTestWatch(f, policy.Native)
 	if err := watch.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -149,4 +151,75 @@ func TestObstacleIsReportedAtStartAndWhenItComesOrGoes(t *testing.T) {
 	look()
 	want(`"mended: tcp_rfc1337 is 1`, 1)
 	want("tcp_sack is 0", 1)
+}
+
+func TestObstaclesToNativeSetupAreGoneAroundByTranslation(t *testing.T) {
+	f := newFakeHost()
+	f.kfunc, f.sysctls["net/ipv4/tcp_syncookies"] = errors.New("not found"), "0"
+	f.firewall = []Obstacle{{Problem: "a rule", Native: true}}
+	watch, log := newTestWatch(f, policy.Auto)
+	if err := watch.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if got := watch.Services()[0].Setup; got != policy.Translate {
+		t.Errorf("set up by %s", got)
+	}
+	if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "connections are translated") {
+		t.Errorf("want one line of the choice: %s", log)
+	}
+}
+
+func TestListenerThatRefusesNativeSetupChangesNothingForOthers(t *testing.T) {
+	f := newFakeHost()
+	f.listeners[0].MPTCP = true
+	watch, log := newTestWatch(f, policy.Auto)
+	if err := watch.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if got := watch.Services()[0].Setup; got != policy.Auto || log.Len() > 0 {
+		t.Errorf("set up by %s: %s", got, log)
+	}
+}
+
+// fakeAgent remembers how services were last to be set up.
+type fakeAgent struct {
+	setup  policy.Setup
+	sweeps int
+}
+
+func (a *fakeAgent) SetServices(services []policy.Service) error {
+	a.setup = services[0].Setup
+	return nil
+}
+
+func (a *fakeAgent) SweepFlows() (seen, removed int, err error) {
+	a.sweeps++
+	return 0, 0, nil
+}
+
+func TestChoiceFollowsTheFirewall(t *testing.T) {
+	f, agent := newFakeHost(), &fakeAgent{}
+	watch, log := newTestWatch(f, policy.Auto)
+	if err := watch.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range []struct {
+		rules []Obstacle
+		want  policy.Setup
+		says  string
+	}{
+		{[]Obstacle{{Problem: "a rule", Native: true}}, policy.Translate, `because="a rule"`},
+		{nil, policy.Auto, "native again"},
+	} {
+		f.firewall = c.rules
+		for range 2 * watchTicks {
+			watch.Keep(agent)
+		}
+		if agent.setup != c.want || strings.Count(log.String(), c.says) != 1 {
+			t.Errorf("step %d: set up by %s, want %s: %s", i, agent.setup, c.want, log)
+		}
+	}
+	if agent.sweeps != 4*watchTicks/sweepTicks {
+		t.Errorf("%d sweeps", agent.sweeps)
+	}
 }

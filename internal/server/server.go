@@ -10,6 +10,7 @@ import (
 	"smartcookie/internal/dataplane"
 	"smartcookie/internal/edge"
 	"smartcookie/internal/keys"
+	"smartcookie/internal/policy"
 	"smartcookie/internal/upkeep"
 )
 
@@ -44,20 +45,20 @@ func Run(ctx context.Context, c *config.Server, o Options) error {
 		return err
 	}
 	defer pins.Close()
-	agent, err := start(c, keeper, pins)
+	agent, err := start(c, watch.Services(), keeper, pins)
 	if err != nil {
 		return err
 	}
 	defer agent.Close()
 	o.Log.Info("ready", "interfaces", edge.Names(c.Interfaces), "services", len(c.Services), "strict", c.Strict)
-	return upkeep.Loop(ctx, o.Log, keeper, pins.Gone, watch.Tick)
+	return upkeep.Loop(ctx, o.Log, keeper, pins.Gone, func() { watch.Keep(agent) })
 }
 
 // start loads, fills and attaches; if it cannot, nothing new stays attached.
-func start(c *config.Server, keeper *upkeep.Keeper, pins *dataplane.Pins) (*dataplane.Server, error) {
+func start(c *config.Server, services []policy.Service, keeper *upkeep.Keeper, pins *dataplane.Pins) (*dataplane.Server, error) {
 	agent, err := dataplane.LoadServer(pins, dataplane.ServerConfig{
-		Services: c.Services, Table: c.Table, Domains: edge.DomainsOf(c.Services), Epochs: keeper.Epochs(),
-		Interfaces: edge.Interfaces(c.Interfaces), Strict: c.Strict, Allowed: c.Allowed, Recent: c.Recent,
+		Services: services, Table: c.Table, Domains: edge.DomainsOf(services), Epochs: keeper.Epochs(),
+		Interfaces: edge.Interfaces(c.Interfaces), Strict: c.Strict, Allowed: c.Allowed, Recent: c.Recent, Translated: c.Translated,
 	})
 	if err != nil {
 		return nil, err

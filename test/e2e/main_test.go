@@ -51,10 +51,17 @@ func run(m *testing.M) int {
 // long says whether tests run in their long form.
 func long() bool { return os.Getenv("SMARTCOOKIE_LONG") == "1" }
 
+// setupOf is how servers make connections in tests that do not care:
+// SMARTCOOKIE_SETUP, auto if it is not set.
+func setupOf() string { return os.Getenv("SMARTCOOKIE_SETUP") }
+
 // newLab makes a lab that is closed with the test.
 func newLab(t *testing.T, options lab.Options) *lab.Lab {
 	t.Helper()
 	options.Executable = program
+	if options.Setup == "" {
+		options.Setup = setupOf()
+	}
 	l, err := lab.New(options)
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,94 @@
+package dataplane
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// keepFlows gives the map of translated connections the size that it has
+// already: what is in it lives, and cannot move. Where there are any, programs
+// look at them from the first packet on.
+func keepFlows(pins *Pins, spec *ebpf.CollectionSpec) error {
+	if pins == nil || !pins.sameContract() {
+		return nil
+	}
+	for _, name := range []string{"flows", "half_open"} {
+		m, err := ebpf.LoadPinnedMap(pins.mapPath(name), nil)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("open pinned %s: %w", name, err)
+		}
+		spec.Maps[name].MaxEntries = m.MaxEntries()
+		m.Close()
+	}
+	if err := spec.Variables["translating"].Set(true); err != nil {
+		return fmt.Errorf("set translating: %w", err)
+	}
+	return nil
+}
+
+// flowsBatch is how many connections are read in one system call.
+const flowsBatch = 4096
+
+// SweepFlows removes translated connections whose sockets, TIME_WAIT included,
+// are gone. It returns how many there were and how many it has removed.
+func (s *Server) SweepFlows() (seen, removed int, err error) {
+	now, err := coarseNow()
+	if err != nil {
+		return 0, 0, err
+	}
+	flows, cursor := s.objects.Flows, ebpf.MapBatchCursor{}
+	keys, values := make([]serverEndpoints, flowsBatch), make([]serverTranslation, flowsBatch)
+	for {
+		n, err := flows.BatchLookup(&cursor, keys, values, nil)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return seen, removed, fmt.Errorf("read translated connections: %w", err)
+		}
+		seen += n
+		for i := range n {
+			if !values[i].expired(now) {
+				continue
+			}
+			if err := s.removeFlow(keys[i], now); err != nil {
+				return seen, removed, err
+			}
+			removed++
+		}
+		if err != nil {
+			return seen, removed, nil
+		}
+	}
+}
+
+// removeFlow takes an expired connection out. If a new one from the same port
+// has taken its place since it was read, that one goes back.
+func (s *Server) removeFlow(key serverEndpoints, now uint64) error {
+	var value serverTranslation
+	err := s.objects.Flows.LookupAndDelete(key, &value)
+	if err == nil && !value.expired(now) {
+		err = s.objects.Flows.Update(key, value, ebpf.UpdateNoExist)
+	}
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) && !errors.Is(err, ebpf.ErrKeyExist) {
+		return fmt.Errorf("remove a translated connection: %w", err)
+	}
+	return nil
+}
+
+func (t *serverTranslation) expired(now uint64) bool {
+	return t.ExpiresNs != 0 && int64(t.ExpiresNs-now) <= 0
+}
+
+// coarseNow is the clock of the programs.
+func coarseNow() (uint64, error) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &now); err != nil {
+		return 0, fmt.Errorf("read the clock: %w", err)
+	}
+	return uint64(now.Nano()), nil
+}
