@@ -121,6 +121,8 @@ NOINLINE int server_translated(struct __sk_buff *skb, const struct packet *p,
 	}
 	if (!first && proves_another(p, service))
 		return NOT_TRANSLATED;
+	if (!connection && handshake_is_stale(t)) /* the kernel has given it up */
+		return first ? NOT_TRANSLATED : refuse(id, VERDICT_DROP_EARLY);
 	if (t->expires_ns && connection) /* TIME_WAIT, or a full accept queue */
 		t->expires_ns = bpf_ktime_get_coarse_ns() + LINGER_NS;
 	bool repeated = first && t->state >= TRANSLATION_ESTABLISHED;

@@ -45,8 +45,15 @@ enum translate_limits {
 
 /* The longest that a kernel keeps TIME_WAIT or a handshake, and a margin. */
 #define LINGER_NS (64ULL * 1000 * 1000 * 1000)
+/* Half the time after which a kernel sends a SYN-ACK again (RFC 6298 2.1). */
+#define STALE_NS (500ULL * 1000 * 1000)
 /* What follows the end of a socket that leaves no TIME_WAIT: its RST. */
 #define LINGER_RESET_NS (1000ULL * 1000 * 1000)
+
+/* Named so that Go is generated from them. */
+struct generated_server {
+	enum translation_state *state;
+} *generated_server __attribute__((unused));
 
 /* ---- the tables --------------------------------------------------------- */
 
@@ -311,6 +318,16 @@ INLINE bool reset_out(struct __sk_buff *skb, const struct packet *p, const struc
 }
 
 /* ---- before the SYN-ACK ------------------------------------------------- */
+
+/* The kernel forgets a handshake when it cannot send the SYN-ACK again, as it
+ * seems to it. (No socket at all may also mean that it uses cookies.) */
+INLINE bool handshake_is_stale(const struct translation *t)
+{
+	u64 begun_ns = t->expires_ns - LINGER_NS;
+
+	return t->state == TRANSLATION_SYN_RECEIVED &&
+	       bpf_ktime_get_coarse_ns() - begun_ns > STALE_NS;
+}
 
 /* Another CPU may be busy with the SYN, or its answer wait for a neighbour. */
 INLINE int translate_wait(struct __sk_buff *skb, u32 id, struct translation *t)

@@ -33,6 +33,10 @@ func keepFlows(pins *Pins, spec *ebpf.CollectionSpec) error {
 	return nil
 }
 
+// halfOpen is how many handshakes of translated connections can be under way.
+// One takes as long as the kernel needs to answer its own SYN.
+const halfOpen = 1 << 16
+
 // flowsBatch is how many connections are read in one system call.
 const flowsBatch = 4096
 

@@ -64,7 +64,7 @@ func (s *Server) shape(spec *ebpf.CollectionSpec) error {
 	c := &s.config
 	spec.Maps["keys"].MaxEntries = uint32(max(len(c.Domains), 1)) * s.slots
 	spec.Maps["recent"].MaxEntries = uint32(c.Recent)
-	spec.Maps["half_open"].MaxEntries = uint32(min(c.Recent, max(c.Translated, 1)))
+	spec.Maps["half_open"].MaxEntries = halfOpen
 	spec.Maps["flows"].MaxEntries = uint32(max(c.Translated, 1))
 	cookie, err := netnsCookie()
 	if err != nil {

@@ -125,6 +125,16 @@ type serverTranslation struct {
 	Pad            [2]uint8
 }
 
+type serverTranslationState uint32
+
+const (
+	serverTranslationStateTRANSLATION_SYN_SENT     serverTranslationState = 1
+	serverTranslationStateTRANSLATION_UNANSWERED   serverTranslationState = 2
+	serverTranslationStateTRANSLATION_SYN_RECEIVED serverTranslationState = 3
+	serverTranslationStateTRANSLATION_ESTABLISHED  serverTranslationState = 4
+	serverTranslationStateTRANSLATION_CLOSED       serverTranslationState = 5
+)
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -148,6 +158,7 @@ const (
 	serverProgServerEstablished = "server_established"
 	serverProgServerIngress     = "server_ingress"
 	serverVarGenerated          = "generated"
+	serverVarGeneratedServer    = "generated_server"
 	serverVarInVrf              = "in_vrf"
 	serverVarKeySlotMask        = "key_slot_mask"
 	serverVarLinkLength         = "link_length"
@@ -229,14 +240,15 @@ type serverMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type serverVariableSpecs struct {
-	Generated   *ebpf.VariableSpec `ebpf:"generated"`
-	InVrf       *ebpf.VariableSpec `ebpf:"in_vrf"`
-	KeySlotMask *ebpf.VariableSpec `ebpf:"key_slot_mask"`
-	LinkLength  *ebpf.VariableSpec `ebpf:"link_length"`
-	NetnsCookie *ebpf.VariableSpec `ebpf:"netns_cookie"`
-	OwnTags     *ebpf.VariableSpec `ebpf:"own_tags"`
-	Strict      *ebpf.VariableSpec `ebpf:"strict"`
-	Translating *ebpf.VariableSpec `ebpf:"translating"`
+	Generated       *ebpf.VariableSpec `ebpf:"generated"`
+	GeneratedServer *ebpf.VariableSpec `ebpf:"generated_server"`
+	InVrf           *ebpf.VariableSpec `ebpf:"in_vrf"`
+	KeySlotMask     *ebpf.VariableSpec `ebpf:"key_slot_mask"`
+	LinkLength      *ebpf.VariableSpec `ebpf:"link_length"`
+	NetnsCookie     *ebpf.VariableSpec `ebpf:"netns_cookie"`
+	OwnTags         *ebpf.VariableSpec `ebpf:"own_tags"`
+	Strict          *ebpf.VariableSpec `ebpf:"strict"`
+	Translating     *ebpf.VariableSpec `ebpf:"translating"`
 }
 
 // serverObjects contains all objects after they have been loaded into the kernel.
@@ -300,14 +312,15 @@ func (m *serverMaps) Close() error {
 //
 // It can be passed to loadServerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type serverVariables struct {
-	Generated   *ebpf.Variable `ebpf:"generated"`
-	InVrf       *ebpf.Variable `ebpf:"in_vrf"`
-	KeySlotMask *ebpf.Variable `ebpf:"key_slot_mask"`
-	LinkLength  *ebpf.Variable `ebpf:"link_length"`
-	NetnsCookie *ebpf.Variable `ebpf:"netns_cookie"`
-	OwnTags     *ebpf.Variable `ebpf:"own_tags"`
-	Strict      *ebpf.Variable `ebpf:"strict"`
-	Translating *ebpf.Variable `ebpf:"translating"`
+	Generated       *ebpf.Variable `ebpf:"generated"`
+	GeneratedServer *ebpf.Variable `ebpf:"generated_server"`
+	InVrf           *ebpf.Variable `ebpf:"in_vrf"`
+	KeySlotMask     *ebpf.Variable `ebpf:"key_slot_mask"`
+	LinkLength      *ebpf.Variable `ebpf:"link_length"`
+	NetnsCookie     *ebpf.Variable `ebpf:"netns_cookie"`
+	OwnTags         *ebpf.Variable `ebpf:"own_tags"`
+	Strict          *ebpf.Variable `ebpf:"strict"`
+	Translating     *ebpf.Variable `ebpf:"translating"`
 }
 
 // serverPrograms contains all programs after they have been loaded into the kernel.

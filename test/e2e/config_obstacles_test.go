@@ -95,7 +95,7 @@ func typeServer(t *testing.T, l *lab.Lab) *typed {
 }
 
 func TestObstaclesAreNamedAtStart(t *testing.T) {
-	l := newLab(t, lab.Options{})
+	l := newLab(t, lab.Options{Setup: "native"})
 	listenIn(t, l.Client.Namespace, ":9090")
 	for _, o := range obstacles() {
 		o.make(t, l)
@@ -130,7 +130,7 @@ func isNamed(text, level string, words ...string) bool {
 }
 
 func TestObstaclesAreNamedWhenTheyComeAndGo(t *testing.T) {
-	l := newLab(t, lab.Options{})
+	l := newLab(t, lab.Options{Setup: "native"})
 	listenIn(t, l.Server.Namespace, ":80")
 	elsewhere := listenIn(t, l.Server.Namespace, ":9090")
 	all := append(obstacles(), sysctlObstacle("net.ipv4.tcp_syncookies", "0", "1", "the kernel makes no connection from a cookie", "sysctl -w net.ipv4.tcp_syncookies=1"))

@@ -71,6 +71,7 @@ type wireSettings struct {
 	server  string            // more lines of the server's configuration
 	sysctls map[string]string // of the server
 	before  func(*wireLab)    // runs while nothing defends the server
+	setup   string            // how it makes connections, if the test cares
 	resolve bool
 }
 
@@ -80,7 +81,7 @@ func newWire(t *testing.T, shape wireShape, settings wireSettings) *wireLab {
 	need(t, "nft", "ss")
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	l := newLab(t, lab.Options{Topology: shape.topology, Resolve: settings.resolve})
+	l := newLab(t, lab.Options{Topology: shape.topology, Resolve: settings.resolve, Setup: settings.setup})
 	w := &wireLab{
 		Lab: l, shape: shape, agent: "server", port: wirePortsFrom,
 		random: rand.New(rand.NewPCG(seed, 0)), flows: make(map[wireFlowKey]*wireFlow),

@@ -1,0 +1,205 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"smartcookie/internal/lab"
+)
+
+// Go's listeners are MPTCP, from which the kernel makes no connection of a
+// cookie: the agent sees that in the packet and translates.
+func TestMPTCPListenerIsServed(t *testing.T) {
+	for _, shape := range []shape{splitRoute, hostShape} {
+		t.Run(shape.name, func(t *testing.T) {
+			l := deploy(t, shape, lab.Options{Setup: "auto"}, protection{})
+			serveGo(t, l.Server.Namespace)
+			for _, ipv6 := range []bool{false, true} {
+				for range 5 {
+					mustGreet(t, l.Client.Namespace, url(l, ipv6, "/"))
+				}
+			}
+			counted(t, l, agentOf(shape), "setup_translated", "pass_translated", "drop_own_synack")
+			if n := verdictsOf(t, l, agentOf(shape))["setup"]; n != 0 {
+				t.Errorf("%d native setups at an MPTCP listener", n)
+			}
+		})
+	}
+}
+
+func agentOf(s shape) string {
+	if s.host {
+		return "host"
+	}
+	return "server"
+}
+
+// serveGo is Go's HTTP server as it is by default.
+func serveGo(t *testing.T, at *lab.Namespace) {
+	t.Helper()
+	var config net.ListenConfig
+	if !config.MultipathTCP() {
+		t.Skip("this Go listens with plain TCP by default")
+	}
+	var listener net.Listener
+	err := at.Do(func() (err error) {
+		listener, err = config.Listen(t.Context(), "tcp", ":80")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{
+		ReadHeaderTimeout: 10 * time.Second,
+		Handler:           http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello\n") }),
+	}
+	go server.Serve(listener)
+	t.Cleanup(func() { server.Close() })
+}
+
+// A plain listener is set up natively, and costs no translation.
+func TestAutoIsNativeWhereTheKernelAllows(t *testing.T) {
+	l := deploy(t, splitRoute, lab.Options{Setup: "auto"}, protection{})
+	startNginx(t, l)
+	mustGreet(t, l.Client.Namespace, url(l, false, "/hello"))
+	counted(t, l, "server", "setup")
+	if v := verdictsOf(t, l, "server"); v["setup_translated"]+v["pass_translated"] != 0 {
+		t.Errorf("translated although native works: %v", v)
+	}
+}
+
+// Errors of routers quote numbers that the server's kernel has never sent.
+func TestPathMTUIsFoundOnTranslatedConnections(t *testing.T) {
+	need(t, "nginx", "curl")
+	l := deploy(t, splitRoute, lab.Options{Setup: "translate"}, protection{})
+	root := startNginx(t, l)
+	runIn(t, l.Edge.Namespace, "ip", "link", "set", l.Edge.Outside[0], "mtu", "1400")
+	for _, ipv6 := range []bool{false, true} {
+		t.Run(family(ipv6), func(t *testing.T) {
+			before := verdictsOf(t, l, "server")
+			sum := randomFile(t, filepath.Join(root, "file"), 1<<20)
+			downloadIs(t, l, ipv6, sum)
+			after := verdictsOf(t, l, "server")
+			if after["setup_translated"] == before["setup_translated"] || after["pass_error"] == before["pass_error"] {
+				t.Errorf("nothing was tested: %v", after)
+			}
+		})
+	}
+}
+
+// SACK blocks and timestamps are translated too, or loss would stall a transfer.
+func TestTranslatedTransfersSurviveLoss(t *testing.T) {
+	need(t, "nginx", "curl", "nft")
+	l := deploy(t, splitRoute, lab.Options{Setup: "translate"}, protection{})
+	root := startNginx(t, l)
+	for _, at := range []*lab.Namespace{l.Client.Namespace, l.Server.Namespace} {
+		runIn(t, at, "nft", "add table inet loss; add chain inet loss in { type filter hook input priority 0; }; "+
+			"add rule inet loss in meta l4proto tcp numgen random mod 100 == 0 drop")
+	}
+	for _, ipv6 := range []bool{false, true} {
+		t.Run(family(ipv6), func(t *testing.T) {
+			sum := randomFile(t, filepath.Join(root, "file"), 20<<20)
+			downloadIs(t, l, ipv6, sum)
+			uploadIs(t, l, ipv6, root, sum)
+		})
+	}
+	counted(t, l, "server", "setup_translated")
+}
+
+// Rules as ufw makes them lose connections that began without a SYN: the agent
+// sees them and translates.
+func TestStatefulFirewallIsLivedWith(t *testing.T) {
+	need(t, "nginx", "curl", "nft")
+	l := newLab(t, lab.Options{Setup: "auto"})
+	runIn(t, l.Server.Namespace, "nft", "add table inet ufw; add chain inet ufw in { type filter hook input priority 0; policy drop; }; "+
+		"add rule inet ufw in iif lo accept; add rule inet ufw in meta l4proto { icmp, ipv6-icmp } accept; "+
+		"add rule inet ufw in ct state invalid drop; "+
+		"add rule inet ufw in tcp flags & (fin|syn|rst|ack) != syn ct state new drop; "+
+		"add rule inet ufw in ct state established,related accept; add rule inet ufw in tcp dport 80 ct state new accept")
+	splitRoute.protect(t, l, protection{})
+	root := startNginx(t, l)
+	for _, ipv6 := range []bool{false, true} {
+		mustGreet(t, l.Client.Namespace, url(l, ipv6, "/hello"))
+		sum := randomFile(t, filepath.Join(root, "file"), 5<<20)
+		downloadIs(t, l, ipv6, sum)
+		uploadIs(t, l, ipv6, root, sum)
+	}
+	counted(t, l, "server", "setup_translated")
+}
+
+// When all places are taken, newcomers wait and nobody is thrown out; what ends
+// makes room.
+func TestTranslatedConnectionsBeyondTheLimitWait(t *testing.T) {
+	const places = 20
+	w := newWire(t, wireRoute, wireSettings{
+		setup: "translate", server: fmt.Sprintf("translated: %d\n", places),
+	})
+	s := w.serve(t, wireEcho)
+	var live []*wireFlow
+	for n := range places {
+		f := w.flow(t, n%2 == 1)
+		f.connect(wireRequest)
+		live = append(live, f)
+	}
+	before := w.verdicts(t)
+	late := w.flow(t, false)
+	late.open()
+	setup := late.send(0, wireData, []byte(wireRequest))
+	w.expect(t, before, wireVerdicts{"drop_flows_full": 1})
+	for _, f := range live {
+		f.send(len(wireRequest), wireData, []byte("more"))
+		f.expectStream(wireRequest + "more")
+	}
+	live[0].send(len(wireRequest)+4, wireRST, nil)
+	w.awaitState(t, live[0], "")
+	eventually(t, 20*time.Second, "the ended connection makes room", func() bool { return w.flowsLive(t) < places })
+	late.emit(setup)
+	late.expectStream(wireRequest)
+	if n := len(s.conns()); n != places+1 {
+		t.Errorf("%d connections, want %d", n, places+1)
+	}
+}
+
+// flowsLive counts the translated connections that the server has.
+func (w *wireLab) flowsLive(t *testing.T) (n int) {
+	t.Helper()
+	flows, err := ebpf.LoadPinnedMap(filepath.Join(w.PinDir("server"), "server", "maps", "flows"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer flows.Close()
+	var key [36]byte
+	var value [32]byte
+	for all := flows.Iterate(); all.Next(&key, &value); n++ {
+	}
+	return n
+}
+
+// Live connections outlive the daemon, and its successor knows them.
+func TestTranslatedConnectionsSurviveTheDaemon(t *testing.T) {
+	w := newWire(t, wireRoute, wireSettings{setup: "translate"})
+	w.serve(t, wireEcho)
+	f := w.flow(t, false)
+	f.connect("one ")
+	if err := w.daemon.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	f.send(4, wireData, []byte("two "))
+	f.expectStream("one two ")
+	w.flow(t, true).connect(wireRequest)
+	keys, err := w.Keys()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.daemon = w.start(t, w.Server.Namespace, "server", w.ServerConfig(keys))
+	f.send(8, wireData, []byte("three"))
+	f.expectStream("one two three")
+	f.expectCookieIsISN()
+}
