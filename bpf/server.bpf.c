@@ -20,8 +20,7 @@ INLINE int setup(struct __sk_buff *skb, const struct packet *p, const struct ser
 
 	if (!error)
 		return next(id, VERDICT_SETUP);
-	/* Below two tags the kernel's own packets are out of our sight. */
-	if (error != -EINVAL || service->setup == SETUP_NATIVE || skb->vlan_present)
+	if (error != -EINVAL || service->setup == SETUP_NATIVE)
 		return refuse(id, VERDICT_DROP_REFUSED);
 	return translate_begin(skb, p, id, proof);
 }
@@ -225,13 +224,23 @@ INLINE int server_answers(struct __sk_buff *skb, const struct packet *p, u32 id)
 	return done ? next(id, VERDICT_PASS_TRANSLATED) : refuse(id, VERDICT_DROP_UNTRANSLATABLE);
 }
 
+/* A VLAN device may leave its tag in the frame, if the one below cannot add it. */
+INLINE enum parsed egress_packet(struct __sk_buff *skb, struct packet *p)
+{
+	bool tagged = skb->protocol == BE16(ETHER_VLAN) || skb->protocol == BE16(ETHER_QINQ);
+
+	if (LIKELY(!tagged || !own_tags))
+		return skb_packet(skb, p);
+	return packet_frame((void *)(long)skb->data, (void *)(long)skb->data_end, p);
+}
+
 /* Everything that the server sends; fails open but for what is translated. */
 SEC("tc")
 int server_egress(struct __sk_buff *skb)
 {
 	struct packet p = {};
 
-	if (skb_packet(skb, &p) != PARSED_TCP)
+	if (egress_packet(skb, &p) != PARSED_TCP)
 		return next(SERVICE_NONE, VERDICT_PASS_OTHER);
 	int id = service_at(p.flow.source, p.flow.v6, (u16)(p.flow.ports >> 16));
 	if (id == UNPROTECTED || id == SERVICE_NONE)

@@ -104,13 +104,8 @@ func Supported(name string) error {
 	if len(defences[name].agents) == 0 {
 		return nil
 	}
-	kernel, err := btf.LoadKernelSpec()
-	if err != nil {
+	if _, err := btf.LoadKernelSpec(); err != nil {
 		return fmt.Errorf("this kernel does not tell its types (CONFIG_DEBUG_INFO_BTF): %w", err)
-	}
-	var setup *btf.Func
-	if err := kernel.TypeByName("bpf_sk_assign_tcp_reqsk", &setup); err != nil {
-		return errors.New("this kernel cannot adopt a SYN cookie (bpf_sk_assign_tcp_reqsk): the defences need Linux 6.9 or later")
 	}
 	return nil
 }

@@ -100,11 +100,11 @@ func newHostLab(t *testing.T) *lab.Lab {
 
 func typeHost(t *testing.T, l *lab.Lab, more ...string) *typed {
 	t.Helper()
-	args := append([]string{"host", l.Server.Port, "--ports", "80", "--pin", l.PinDir("host")}, more...)
+	args := append([]string{"host", l.Server.Port, "--ports", "80", "--setup", l.Setup(), "--pin", l.PinDir("host")}, more...)
 	return typeIn(t, l, l.Server.Namespace, args...)
 }
 
-var hostPrograms = []string{"XDP on eth0", "TCXEgress on eth0", "TCXIngress on eth0"}
+var hostPrograms = []string{"XDP on eth0", "TCXEgress on eth0", "TCXEgress on eth0", "TCXIngress on eth0"}
 
 // defends says whether the host's programs are there, all or none, and that it
 // serves.

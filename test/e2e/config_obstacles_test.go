@@ -159,14 +159,14 @@ func TestObstaclesAreNamedWhenTheyComeAndGo(t *testing.T) {
 func TestServerThatCanMakeNoConnectionIsRefused(t *testing.T) {
 	l := newHostLab(t)
 	keys := keysOf(t, l)
-	server := fileOf(t, l, "server.yaml", l.ServerConfig(keys))
+	server := fileOf(t, l, "server.yaml", strings.Replace(l.ServerConfig(keys), "setup: "+l.Setup(), "setup: native", 1))
 	if err := l.Edge.Bare(l.Edge.Inside); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.Server.Sysctl("net.ipv4.tcp_syncookies", "0"); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"server", "-c", server}, {"host", "eth0", "--ports", "80"}} {
+	for _, args := range [][]string{{"server", "-c", server}, {"host", "eth0", "--ports", "80", "--setup", "native"}} {
 		t.Run(args[0], func(t *testing.T) {
 			refuse(t, l.Server.Namespace, nil, append(args, "--pin", l.PinDir(args[0]))...).
 				is(t, 2, "tcp_syncookies is 0: ", "mend it: sysctl -w net.ipv4.tcp_syncookies=1")

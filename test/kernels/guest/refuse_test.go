@@ -12,21 +12,22 @@ import (
 	"testing"
 )
 
-// A kernel without bpf_sk_assign_tcp_reqsk (before Linux 6.9).
+// A kernel without bpf_sk_assign_tcp_reqsk (before Linux 6.9), where nothing is
+// to be translated.
 func TestOldKernelIsRefusedInOneLine(t *testing.T) {
 	dir := t.TempDir()
 	keys, file := filepath.Join(dir, "keys"), filepath.Join(dir, "server.yaml")
 	if out, err := exec.Command(program, "keys", "new", keys).CombinedOutput(); err != nil {
 		t.Fatalf("keys new: %v: %s", err, out)
 	}
-	config := fmt.Sprintf("keys: %s\ninterfaces: [lo]\nservices:\n  - name: web\n    prefixes: [192.0.2.1]\n    ports: [80]\n", keys)
+	config := fmt.Sprintf("keys: %s\ninterfaces: [lo]\nservices:\n  - name: web\n    prefixes: [192.0.2.1]\n    ports: [80]\n    setup: native\n", keys)
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := dress("lo", addressing{addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")}}, 0); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"server", "-c", file}, {"host", "lo", "--ports", "80"}} {
+	for _, args := range [][]string{{"server", "-c", file}, {"host", "lo", "--ports", "80", "--setup", "native"}} {
 		t.Run(args[0], func(t *testing.T) { mustRefuse(t, args) })
 	}
 }

@@ -10,7 +10,13 @@ import (
 	"smartcookie/internal/lab"
 )
 
-func TestNativeShapesServeBothFamilies(t *testing.T) {
+func TestNativeShapesServeBothFamilies(t *testing.T) { shapesServe(t, "setup") }
+
+// Before Linux 6.9 the kernel adopts no cookie: connections are translated.
+func TestOldKernelServesBothFamiliesByTranslation(t *testing.T) { shapesServe(t, "setup_translated") }
+
+// shapesServe wants every connection to be made in one way.
+func shapesServe(t *testing.T, setup string) {
 	for _, test := range []struct {
 		name, defence string
 		topology      lab.Topology
@@ -24,7 +30,7 @@ func TestNativeShapesServeBothFamilies(t *testing.T) {
 			serveEcho(t, l, "")
 			guard := defend(t, l, test.defence)
 			logVerifier(t)
-			mustBeDefended(t, l, guard)
+			mustBeSetUp(t, l, guard, setup)
 		})
 	}
 }
