@@ -28,6 +28,7 @@ func TestLabRefusesWhatMakesNoSense(t *testing.T) {
 		{"only a routed lab has two edges", []string{"lab", "--bridge", "--edges", "2"}},
 		{"--kill-after needs --edges 2", []string{"lab", "--kill-after", "1s"}},
 		{"--move-after: want a time above 0", []string{"lab", "--edges", "2", "--move-after", "-1s"}},
+		{`--server: "magic" is none of auto, native, translate`, []string{"lab", "--server", "magic"}},
 		{"--delay: want 0 to 10s", []string{"lab", "--delay", "1h"}},
 		{`"--inside-jitter" flag: want milliseconds`, []string{"lab", "--inside-jitter", "short"}},
 	} {

@@ -12,6 +12,7 @@ import (
 
 	"smartcookie/internal/badwire"
 	"smartcookie/internal/lab"
+	"smartcookie/internal/policy"
 )
 
 // wireFlags are the faults of the lab's two wires, as flags.
@@ -94,6 +95,7 @@ type shape struct {
 	bridge     bool
 	edges      int
 	asymmetric bool
+	server     string
 	wires      wireFlags
 }
 
@@ -101,11 +103,15 @@ func (s *shape) add(command *cobra.Command) {
 	command.Flags().BoolVar(&s.bridge, "bridge", false, "let the edge be a bridge instead of a router")
 	command.Flags().IntVar(&s.edges, "edges", 1, "1, or 2 that share the flows by a hash")
 	command.Flags().BoolVar(&s.asymmetric, "asymmetric", false, "let what the server says pass the edges by")
+	command.Flags().StringVar(&s.server, "server", "auto", "how the server makes connections: auto, native or translate")
 	s.wires.add(command.Flags())
 }
 
 func (s *shape) options() (lab.Options, error) {
-	options := lab.Options{Topology: lab.Route, Edges: s.edges, Asymmetric: s.asymmetric}
+	options := lab.Options{Topology: lab.Route, Edges: s.edges, Asymmetric: s.asymmetric, Setup: s.server}
+	if _, ok := policy.ParseSetup(s.server); !ok {
+		return lab.Options{}, usageErrorf("--server: %q is none of auto, native, translate", s.server)
+	}
 	if s.bridge {
 		options.Topology = lab.Bridge
 	}

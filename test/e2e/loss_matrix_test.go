@@ -49,17 +49,19 @@ func lossSize() (connections int, limit time.Duration) {
 // lossDefences: the same wire without a defence is what each is compared with.
 var lossDefences = []struct {
 	name    string
+	setup   string // of the server agent
 	protect func(*testing.T, *lab.Lab)
 }{
-	{"none", func(t *testing.T, l *lab.Lab) {
+	{"none", "", func(t *testing.T, l *lab.Lab) {
 		if err := l.Server.Sysctl("net.ipv4.tcp_syncookies", "0"); err != nil {
 			t.Fatal(err)
 		}
 	}},
-	{"split, native", func(t *testing.T, l *lab.Lab) {
-		splitRoute.protect(t, l, protection{ports: lossPorts})
-	}},
+	{"split, native", "native", splitKinds},
+	{"split, translate", "translate", splitKinds},
 }
+
+func splitKinds(t *testing.T, l *lab.Lab) { splitRoute.protect(t, l, protection{ports: lossPorts}) }
 
 const lossHead = `| loss | reorder | says | defence | failed | first byte p50 | p99 | retransmits |
 |---|---|---|---|---|---|---|---|
@@ -90,7 +92,7 @@ func runLossCell(t *testing.T, cell lossCell, seed uint64) string {
 	for _, defence := range lossDefences {
 		t.Run(defence.name, func(t *testing.T) {
 			faults := badwire.Faults{Loss: cell.loss, Reorder: cell.reorder, Delay: lossDelay, Jitter: lossJitter, Seed: seed}
-			l := newLab(t, lab.Options{Wire: &faults})
+			l := newLab(t, lab.Options{Wire: &faults, Setup: defence.setup})
 			defence.protect(t, l)
 			serveKinds(t, l)
 			results[defence.name] = runKinds(t, l)
