@@ -166,7 +166,7 @@ struct service {
 	__u16 mss6;
 	__u16 window;   /* of the SYN-ACK, unscaled (RFC 7323 2.2) */
 	__u8  setup;    /* enum setup_kind */
-	__u8  pad;
+	__u8  silent;   /* enum silent_policy */
 };
 
 struct prefix4 {
@@ -275,6 +275,129 @@ struct translation {
 	__u8  pad[2];
 };
 
+/* ---- control messages ---------------------------------------------------
+ * Between the daemons of both halves, in UDP; control.md has the bytes. All
+ * fields of a message are big-endian.
+ */
+enum control_layout {
+	CONTROL_VERSION = 0xc1,
+	CONTROL_HEADER  = 40,   /* bytes before the body */
+	CONTROL_TAG     = 8,    /* bytes behind it: SipHash-2-4 */
+	CONTROL_BYTES   = 1400, /* of a message, at most */
+	CONTROL_HELLO_BYTES = 24, /* bodies, without lists */
+	CONTROL_STATE_BYTES = 24,
+	CONTROL_FLOWS_BYTES = 8,
+	CONTROL_PERIOD_SECONDS = 64, /* each period has keys of its own */
+	CONTROL_PERIODS_BEHIND = 2,
+	CONTROL_PERIODS_AHEAD  = 1,
+	CONTROL_WINDOW = 1024,       /* counters that may come late */
+	CONTROL_SILENCE_SECONDS = 5, /* then a peer counts as silent */
+};
+
+enum control_direction { CONTROL_TO_AGENT = 1, CONTROL_TO_EDGE = 2 };
+
+enum control_kind {
+	CONTROL_HELLO   = 1, /* edge to agent, every second */
+	CONTROL_STATE   = 2, /* agent to edge, every second: the heartbeat */
+	CONTROL_FLOWS   = 3, /* agent to edge: established flows */
+	CONTROL_SETUP   = 4, /* reserved: edge to agent, a packet and who sends it */
+	CONTROL_CONFIRM = 5, /* reserved: agent to edge, flows that were set up */
+	CONTROL_PROBE   = 6, /* reserved: edge to agent, a packet of an unknown flow */
+};
+
+/* Flags of the header, for each kind. */
+enum control_hello_flag { HELLO_WANTS_ALL = 1, HELLO_ENFORCES = 2 };
+enum control_state_flag {
+	STATE_STRICT = 1,
+	STATE_OFF    = 2,      /* every service of the agent is off */
+	STATE_ANY_LISTENS = 4, /* too many listeners to list: each port counts */
+};
+enum control_flows_flag { FLOWS_LAST = 1 };
+
+/* What both daemons count; the names are those of `status`. */
+enum control_event {
+	CONTROL_SENT_HELLO = 0,
+	CONTROL_SENT_STATE,
+	CONTROL_SENT_FLOWS,
+	CONTROL_SENT_BYTES,
+	CONTROL_HEARD_HELLO,
+	CONTROL_HEARD_STATE,
+	CONTROL_HEARD_FLOWS,
+	CONTROL_UNCONFIRMED_HELLO,  /* answered by a STATE, nothing else */
+	CONTROL_ANNOUNCED,          /* flows sent */
+	CONTROL_LEARNED,            /* flows put into the filter */
+	CONTROL_REFUSED_LENGTH,     /* shorter or longer than any message */
+	CONTROL_REFUSED_VERSION,
+	CONTROL_REFUSED_KIND,       /* unknown, or not for this half */
+	CONTROL_REFUSED_SENDER,     /* id or address of no configured peer */
+	CONTROL_REFUSED_PERIOD,     /* too old, or from the future */
+	CONTROL_REFUSED_KEY,        /* no key for its period */
+	CONTROL_REFUSED_TAG,
+	CONTROL_REFUSED_SESSION,    /* made for, or by, another session */
+	CONTROL_REFUSED_REPLAY,
+	CONTROL_REFUSED_BODY,       /* authentic and malformed */
+	CONTROL_REFUSED_FOREIGN,    /* about an address that is not the agent's */
+	CONTROL_REFUSED_UNPROTECTED, /* flows of no service of this edge */
+	CONTROL_EVENT_COUNT,
+};
+
+/* In what two halves disagree: bits. */
+enum control_disagreement {
+	DISAGREE_KEY          = 1,  /* the key file's entries for the domain */
+	DISAGREE_EPOCH_LENGTH = 2,
+	DISAGREE_CLOCK        = 4,  /* by more than half an epoch */
+	DISAGREE_SCALE        = 8,  /* window scale */
+	DISAGREE_MSS          = 16, /* the edge's is larger than the agent's MTU allows */
+	DISAGREE_MODE         = 32, /* off at the agent, always at the edge */
+	DISAGREE_UNHEARD_KEY  = 64, /* its messages have a wrong tag */
+	DISAGREE_UNHEARD_CLOCK = 128, /* its messages are of another period */
+};
+
+/* How an edge stands to an agent. */
+enum agent_phase {
+	AGENT_UNHEARD  = 0, /* everything passes */
+	AGENT_GRACE    = 1, /* SYNs are answered, unknown packets still pass */
+	AGENT_ENFORCED = 2,
+	AGENT_SILENT   = 3, /* the service's policy decides */
+};
+
+/* What becomes of a service whose agent is silent. */
+enum silent_policy { SILENT_KEEP = 0, SILENT_PASS = 1, SILENT_STOP = 2 };
+
+/* A peer as its daemon knows it; the edge's programs read the phase. */
+struct control_peer {
+	__u32 phase;         /* enum agent_phase; 0 at the agent */
+	__u32 disagreements; /* enum control_disagreement */
+	__u32 any_listens;   /* every port counts as listening */
+	__u32 pad;
+	__u64 heard_ns;      /* coarse monotonic */
+};
+
+/* A listening port of an agent. Address 0: all addresses of its family. */
+struct listening {
+	__u32 agent;
+	__u32 address[4]; /* as in struct flow, IPv4 in word 0 */
+	__u16 port;
+	__u8  v6;
+	__u8  pad;
+};
+
+/* A flow that an agent announces, as in struct flow. */
+struct announced {
+	__u32 client[4];
+	__u32 server[4];
+	__u32 ports; /* client << 16 | server */
+	__u32 v6;
+};
+
+enum announced_limit { ANNOUNCED_MAX = 256 }; /* flows in one message */
+
+struct announcement {
+	__u32 count;
+	__u32 learned; /* by the program */
+	struct announced flow[ANNOUNCED_MAX];
+};
+
 /* ---- verdicts ---------------------------------------------------------
  * Every packet that meets a program ends in exactly one of these. Names say
  * what became of it: PASS, ANSWER, SETUP, DROP.
@@ -333,6 +456,12 @@ enum verdict {
 	VERDICT_PASS_TRANSLATED,       /* from the server, with the numbers that the client knows */
 	VERDICT_PASS_ERROR,            /* ICMP error about a translated connection */
 
+	/* what the halves know of each other */
+	VERDICT_PASS_UNHEARD,          /* edge: its agent is unknown, or silent */
+	VERDICT_DROP_CLOSED_PORT,      /* edge: SYN to a port on which nobody listens */
+	VERDICT_DROP_SILENT,           /* edge: SYN, the agent is silent, the service stops */
+	VERDICT_PASS_UNENFORCED,       /* server: no edge enforces */
+
 	VERDICT_COUNT,
 	VERDICT_STRIDE = 64,           /* counters: service * stride + verdict */
 };
@@ -355,6 +484,9 @@ _Static_assert(sizeof(struct filter_line) == 64, "filter_line: one cache line");
 _Static_assert(sizeof(struct connection) == 40, "connection");
 _Static_assert(sizeof(struct endpoints) == 36, "endpoints");
 _Static_assert(sizeof(struct translation) == 32, "translation: 128 bytes with the map's own");
+_Static_assert(sizeof(struct control_peer) == 24, "control_peer");
+_Static_assert(sizeof(struct listening) == 24, "listening");
+_Static_assert(sizeof(struct announced) == 40, "announced");
 _Static_assert(VERDICT_COUNT <= VERDICT_STRIDE, "verdicts fit their stride");
 
 #endif

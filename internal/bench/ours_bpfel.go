@@ -92,7 +92,7 @@ type oursService struct {
 	Mss6    uint16
 	Window  uint16
 	Setup   uint8
-	Pad     uint8
+	Silent  uint8
 }
 
 type oursServiceMemo struct {

@@ -130,7 +130,7 @@ type edgeService struct {
 	Mss6    uint16
 	Window  uint16
 	Setup   uint8
-	Pad     uint8
+	Silent  uint8
 }
 
 type edgeServiceLimits uint32
@@ -236,7 +236,11 @@ const (
 	edgeVerdictVERDICT_DROP_UNTRANSLATABLE    edgeVerdict = 42
 	edgeVerdictVERDICT_PASS_TRANSLATED        edgeVerdict = 43
 	edgeVerdictVERDICT_PASS_ERROR             edgeVerdict = 44
-	edgeVerdictVERDICT_COUNT                  edgeVerdict = 45
+	edgeVerdictVERDICT_PASS_UNHEARD           edgeVerdict = 45
+	edgeVerdictVERDICT_DROP_CLOSED_PORT       edgeVerdict = 46
+	edgeVerdictVERDICT_DROP_SILENT            edgeVerdict = 47
+	edgeVerdictVERDICT_PASS_UNENFORCED        edgeVerdict = 48
+	edgeVerdictVERDICT_COUNT                  edgeVerdict = 49
 	edgeVerdictVERDICT_STRIDE                 edgeVerdict = 64
 )
 

@@ -97,7 +97,7 @@ type serverService struct {
 	Mss6    uint16
 	Window  uint16
 	Setup   uint8
-	Pad     uint8
+	Silent  uint8
 }
 
 type serverServiceMemo struct {
