@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /* The edge agent's programs. The walk itself is in edge.h. */
 #include "edge.h"
+#include "learn.h"
 #include "tick.h"
 #include "transmit.h"
 

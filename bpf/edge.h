@@ -13,6 +13,7 @@
 #include "answer.h"
 #include "filter.h"
 #include "forward.h"
+#include "memo.h"
 
 /* Below two tags a host's kernel makes no connection from a cookie. */
 INLINE bool tags_prevent_setup(const struct packet *p)
@@ -20,18 +21,24 @@ INLINE bool tags_prevent_setup(const struct packet *p)
 	return forward_mode == FORWARD_LOCAL && p->network > ETHERNET_LENGTH + VLAN_LENGTH;
 }
 
-/* The service that defends a packet's destination. NULL: none does, and
- * *passes is the verdict with which the packet goes on. */
+/* The service that defends a packet's destination, and how we stand to its
+ * agent. NULL: none does, and *passes is the verdict with which the packet
+ * goes on. */
 INLINE const struct service *edge_service(const struct packet *p, const struct moment *now, u32 *id,
-					  enum verdict *passes)
+					  u32 *stance, enum verdict *passes)
 {
-	*id = service_find(p->flow.destination, p->flow.v6, flow_destination_port(&p->flow),
-			   now->version);
+	*stance = service_find(p->flow.destination, p->flow.v6, flow_destination_port(&p->flow),
+			       now->version);
+	*id = *stance & STANCE_SERVICE;
 	const struct service *service = service_get(*id);
 
 	*passes = *id == SERVICE_NONE ? VERDICT_PASS_OTHER : VERDICT_PASS_OFF;
 	if (*id == SERVICE_NONE || !service || service->mode == MODE_OFF || tags_prevent_setup(p))
 		return NULL;
+	if (UNLIKELY(*stance & STANCE_PASSES)) { /* fail open */
+		*passes = VERDICT_PASS_UNHEARD;
+		return NULL;
+	}
 	return service;
 }
 
@@ -39,11 +46,15 @@ NOINLINE int edge_open(struct xdp_md *ctx, struct packet *p)
 {
 	struct moment now = moment_now();
 	enum verdict passes;
-	u32 id;
-	const struct service *service = edge_service(p, &now, &id, &passes);
+	u32 id, stance;
+	const struct service *service = edge_service(p, &now, &id, &stance, &passes);
 
 	if (!service)
 		return pass(ctx, p, id, passes);
+	if (UNLIKELY(stance &
+		     (STANCE_STOPS | STANCE_CLOSED))) /* no answer: the client asks again */
+		return drop(id,
+			    stance & STANCE_STOPS ? VERDICT_DROP_SILENT : VERDICT_DROP_CLOSED_PORT);
 	return answer(ctx, p, service, id, &now);
 }
 
@@ -52,8 +63,8 @@ NOINLINE int edge_doubtful(struct xdp_md *ctx, struct packet *p)
 {
 	struct moment now = moment_now();
 	enum verdict passes;
-	u32 id;
-	const struct service *service = edge_service(p, &now, &id, &passes);
+	u32 id, stance;
+	const struct service *service = edge_service(p, &now, &id, &stance, &passes);
 
 	if (!service)
 		return pass(ctx, p, id, passes);
@@ -66,7 +77,8 @@ NOINLINE int edge_doubtful(struct xdp_md *ctx, struct packet *p)
 		filter_add(&p->flow);
 		return pass(ctx, p, id, VERDICT_PASS_COOKIE);
 	}
-	if (now.learning) /* fail open: it may be a connection older than we are */
+	if (now.learning ||
+	    stance & STANCE_LEARNS) /* fail open: it may be a connection older than we are */
 		return pass(ctx, p, id, VERDICT_PASS_LEARNING);
 	if (keys_end_passes(service, &now))
 		return pass(ctx, p, id, VERDICT_PASS_NO_KEY);

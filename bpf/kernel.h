@@ -80,6 +80,10 @@ struct tcp_request_sock {
 	u32 rcv_nxt;
 };
 
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
+
 #pragma clang attribute pop
 
 /* Linux 6.9, include/net/tcp.h: the kernel's own layout, passed by value. */

@@ -80,6 +80,8 @@ struct generated {
 	enum verdict *verdict;
 	enum transmit_failure *transmit_failure;
 	enum filter_layout *filter;
+	enum announced_limit *announced;
+	enum silent_policy *silent;
 } *generated __attribute__((unused));
 
 #endif

@@ -8,7 +8,9 @@
  * Fail closed for what would make a connection, fail open for every packet of
  * a connection that the kernel has.
  */
+#include "enforced.h"
 #include "icmp.h"
+#include "walk.h"
 
 /* How depends on the service and, unless that is settled, on what the kernel
  * says of the listener. */
@@ -35,7 +37,8 @@ NOINLINE int server_new(struct __sk_buff *skb, const struct packet *p,
 	if (!cookie_proves(p, service, &now, &proof)) {
 		if (listener && kernel_cookie_is_valid(skb, p, listener))
 			return next(id, VERDICT_PASS_KERNEL_COOKIE);
-		return refuse(id, VERDICT_DROP_BAD_COOKIE);
+		return unenforced(&now) ? next(id, VERDICT_PASS_UNENFORCED) :
+					  refuse(id, VERDICT_DROP_BAD_COOKIE);
 	}
 	if (!listener) /* the kernel answers with a RST, as for any closed port */
 		return next(id, VERDICT_PASS_CLOSED_PORT);
@@ -129,6 +132,16 @@ NOINLINE int server_translated(struct __sk_buff *skb, const struct packet *p,
 				  repeated ? VERDICT_PASS_REPEATED : VERDICT_PASS_CONNECTION);
 }
 
+/* A SYN: strict lets none pass that has not met an edge. */
+INLINE int server_open(const struct packet *p, u32 id)
+{
+	if (!strict || source_is_allowed(p))
+		return next(id, VERDICT_PASS_SYN);
+	struct moment now = moment_now();
+	return unenforced(&now) ? next(id, VERDICT_PASS_UNENFORCED) :
+				  refuse(id, VERDICT_DROP_STRICT_SYN);
+}
+
 INLINE int server_service(struct __sk_buff *skb, struct packet *p, const struct service *service,
 			  u32 id)
 {
@@ -139,8 +152,7 @@ INLINE int server_service(struct __sk_buff *skb, struct packet *p, const struct 
 	if (fault != VERDICT_PASS_OTHER)
 		return refuse(id, fault);
 	if (flags_open(p->flags))
-		return strict && !source_is_allowed(p) ? refuse(id, VERDICT_DROP_STRICT_SYN) :
-							 next(id, VERDICT_PASS_SYN);
+		return server_open(p, id);
 	u32 size = flow_tuple(&p->flow, &tuple), vrf = vrf_of(skb);
 	struct bpf_sock *sk = bpf_skc_lookup_tcp(skb, &tuple, size, NETNS_OF_DEVICE, 0);
 	if (vrf && !vrf_holds(skb, sk, vrf)) {

@@ -51,61 +51,6 @@ INLINE u32 service_search(const u32 address[4], bool v6, u16 port)
 	return set ? port_find(set, port) : SERVICE_NONE;
 }
 
-enum { MEMO_SLOTS = 256 };
-
-/* What a search has last found for an address and port; a flood's target is
- * found here in 3 ns instead of 20. */
-struct service_memo {
-	u64 version;
-	u32 address[4];
-	u16 port;
-	u16 service;
-	u32 v6;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, MEMO_SLOTS);
-	__type(key, u32);
-	__type(value, struct service_memo);
-} service_memos SEC(".maps");
-
-INLINE bool memo_is(const struct service_memo *m, const u32 address[4], bool v6, u16 port,
-		    u64 version)
-{
-	if (m->address[0] != address[0] || m->port != port || m->v6 != v6 || m->version != version)
-		return false;
-	return !v6 || (m->address[1] == address[1] && m->address[2] == address[2] &&
-		       m->address[3] == address[3]);
-}
-
-NOINLINE u32 memo_fill(struct service_memo *m, const u32 *address, bool v6, u16 port)
-{
-	if (!m || !address)
-		return SERVICE_NONE;
-	m->service = (u16)service_search(address, v6, port);
-	m->port = port;
-	m->v6 = v6;
-	m->address[0] = address[0];
-	for (int i = 1; i < 4 && v6; i++)
-		m->address[i] = address[i];
-	return m->service;
-}
-
-/* The same, remembered until the tables change. */
-INLINE u32 service_find(const u32 address[4], bool v6, u16 port, u64 version)
-{
-	u32 slot = ((v6 ? address[3] : address[0]) * 31 + port) & (MEMO_SLOTS - 1);
-	struct service_memo *m = bpf_map_lookup_elem(&service_memos, &slot);
-
-	if (!m)
-		return service_search(address, v6, port);
-	if (LIKELY(memo_is(m, address, v6, port, version)))
-		return m->service;
-	m->version = version;
-	return memo_fill(m, address, v6, port);
-}
-
 INLINE const struct service *service_get(u32 id)
 {
 	return bpf_map_lookup_elem(&services, &id);

@@ -3,6 +3,7 @@
 #ifndef SMARTCOOKIE_SETUP_H
 #define SMARTCOOKIE_SETUP_H
 
+#include "ends.h"
 #include "epoch.h"
 #include "kernel.h"
 #include "lib/checksum.h"
@@ -235,22 +236,7 @@ INLINE bool connection_of_socket(const struct tcp_sock *tcp, const struct sock *
 	u32 address[4] = {};
 
 	*key = (struct connection){};
-	bool v6 = c->skc_family == AF_INET6 &&
-		  (c->skc_v6_daddr.in6_u.u6_addr32[0] || c->skc_v6_daddr.in6_u.u6_addr32[1] ||
-		   c->skc_v6_daddr.in6_u.u6_addr32[2] != BE32(0xffff));
-	if (v6) {
-		for (int i = 0; i < 4; i++) {
-			key->client_be[i] = c->skc_v6_daddr.in6_u.u6_addr32[i];
-			key->server_be[i] = c->skc_v6_rcv_saddr.in6_u.u6_addr32[i];
-			address[i] = BE32(key->server_be[i]);
-		}
-	} else {
-		key->client_be[2] = key->server_be[2] = BE32(0xffff);
-		key->client_be[3] = c->skc_daddr;
-		key->server_be[3] = c->skc_rcv_saddr;
-		address[0] = BE32(c->skc_rcv_saddr);
-	}
-	key->client_port_be = c->skc_dport;
+	bool v6 = socket_ends(c, key, address);
 	/* skc_num is 0 already when a socket has left its port. */
 	key->server_port_be = tcp->inet_conn.icsk_inet.inet_sport;
 	key->client_isn = tcp->rcv_nxt - (u32)tcp->bytes_received - 1;

@@ -21,6 +21,15 @@ type kernelAgentClock struct {
 	TablesVersion uint64
 }
 
+type kernelControlPeer struct {
+	_             structs.HostLayout
+	Phase         uint32
+	Disagreements uint32
+	AnyListens    uint32
+	Pad           uint32
+	HeardNs       uint64
+}
+
 type kernelEpochCache struct {
 	_        structs.HostLayout
 	Epoch    uint64
@@ -54,6 +63,15 @@ type kernelKeySlot struct {
 	Hash        uint8
 	WindowScale uint8
 	Pad         [6]uint8
+}
+
+type kernelListening struct {
+	_       structs.HostLayout
+	Agent   uint32
+	Address [4]uint32
+	Port    uint16
+	V6      uint8
+	Pad     uint8
 }
 
 type kernelPortRange struct {
@@ -108,13 +126,17 @@ type kernelServiceMemo struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	kernelMapAgents           = "agents"
 	kernelMapBridgePorts      = "bridge_ports"
 	kernelMapClock            = "clock"
 	kernelMapCounters         = "counters"
+	kernelMapCovered4         = "covered4"
+	kernelMapCovered6         = "covered6"
 	kernelMapEpochSeen        = "epoch_seen"
 	kernelMapFilter           = "filter"
 	kernelMapFilterLines      = "filter_lines"
 	kernelMapKeys             = "keys"
+	kernelMapListeners        = "listeners"
 	kernelMapPortRanges       = "port_ranges"
 	kernelMapPrefixes4        = "prefixes4"
 	kernelMapPrefixes6        = "prefixes6"
@@ -198,13 +220,17 @@ type kernelProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelMapSpecs struct {
+	Agents       *ebpf.MapSpec `ebpf:"agents"`
 	BridgePorts  *ebpf.MapSpec `ebpf:"bridge_ports"`
 	Clock        *ebpf.MapSpec `ebpf:"clock"`
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
+	Covered4     *ebpf.MapSpec `ebpf:"covered4"`
+	Covered6     *ebpf.MapSpec `ebpf:"covered6"`
 	EpochSeen    *ebpf.MapSpec `ebpf:"epoch_seen"`
 	Filter       *ebpf.MapSpec `ebpf:"filter"`
 	FilterLines  *ebpf.MapSpec `ebpf:"filter_lines"`
 	Keys         *ebpf.MapSpec `ebpf:"keys"`
+	Listeners    *ebpf.MapSpec `ebpf:"listeners"`
 	PortRanges   *ebpf.MapSpec `ebpf:"port_ranges"`
 	Prefixes4    *ebpf.MapSpec `ebpf:"prefixes4"`
 	Prefixes6    *ebpf.MapSpec `ebpf:"prefixes6"`
@@ -248,13 +274,17 @@ func (o *kernelObjects) Close() error {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelMaps struct {
+	Agents       *ebpf.Map `ebpf:"agents"`
 	BridgePorts  *ebpf.Map `ebpf:"bridge_ports"`
 	Clock        *ebpf.Map `ebpf:"clock"`
 	Counters     *ebpf.Map `ebpf:"counters"`
+	Covered4     *ebpf.Map `ebpf:"covered4"`
+	Covered6     *ebpf.Map `ebpf:"covered6"`
 	EpochSeen    *ebpf.Map `ebpf:"epoch_seen"`
 	Filter       *ebpf.Map `ebpf:"filter"`
 	FilterLines  *ebpf.Map `ebpf:"filter_lines"`
 	Keys         *ebpf.Map `ebpf:"keys"`
+	Listeners    *ebpf.Map `ebpf:"listeners"`
 	PortRanges   *ebpf.Map `ebpf:"port_ranges"`
 	Prefixes4    *ebpf.Map `ebpf:"prefixes4"`
 	Prefixes6    *ebpf.Map `ebpf:"prefixes6"`
@@ -265,13 +295,17 @@ type kernelMaps struct {
 
 func (m *kernelMaps) Close() error {
 	return _KernelClose(
+		m.Agents,
 		m.BridgePorts,
 		m.Clock,
 		m.Counters,
+		m.Covered4,
+		m.Covered6,
 		m.EpochSeen,
 		m.Filter,
 		m.FilterLines,
 		m.Keys,
+		m.Listeners,
 		m.PortRanges,
 		m.Prefixes4,
 		m.Prefixes6,

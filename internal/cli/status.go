@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"smartcookie/internal/control"
 	"smartcookie/internal/dataplane"
 )
 
@@ -32,7 +34,14 @@ func newStatusCommand(env *environment) *cobra.Command {
 			if output == "json" {
 				return writeJSON(env.stdout, agents)
 			}
-			return writeVerdicts(env, agents)
+			if err := writeVerdicts(env, agents); err != nil {
+				return err
+			}
+			peers, err := dataplane.ControlPeers(pins)
+			if err != nil {
+				return err
+			}
+			return writePeers(env, peers)
 		},
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "`format`: text or json")
@@ -49,4 +58,31 @@ func writeVerdicts(env *environment, agents map[string]map[string]uint64) error 
 		}
 	}
 	return table.Flush()
+}
+
+// writePeers shows the other halves that a daemon knows.
+func writePeers(env *environment, all map[string]map[uint32]control.Peer) error {
+	if len(all[dataplane.EdgeAgent])+len(all[dataplane.ServerAgent]) == 0 {
+		return nil
+	}
+	table := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)
+	for _, agent := range slices.Sorted(maps.Keys(all)) {
+		for _, id := range slices.Sorted(maps.Keys(all[agent])) {
+			p := all[agent][id]
+			if agent == dataplane.EdgeAgent {
+				fmt.Fprintf(table, "\nagent %d\t%s\t%s", id, p.Phase, disagreement(p))
+			} else {
+				fmt.Fprintf(table, "\nedge %d\theard\t%s", id, disagreement(p))
+			}
+		}
+	}
+	fmt.Fprintln(table)
+	return table.Flush()
+}
+
+func disagreement(p control.Peer) string {
+	if p.Disagreements == 0 {
+		return "agrees"
+	}
+	return "disagrees on " + strings.Join(p.Disagreements.Names(), ", ")
 }

@@ -27,6 +27,7 @@ type Edge struct {
 	ReturnTraffic bool
 	Services      []policy.Service
 	Table         *policy.Table
+	Control       *Control // nil: no control messages
 
 	source *source
 }
@@ -41,6 +42,7 @@ type Server struct {
 	Translated int
 	Services   []policy.Service
 	Table      *policy.Table
+	Control    *Control
 
 	source *source
 }
@@ -74,6 +76,8 @@ type edgeFile struct {
 	Learn         string        `yaml:"learn"`
 	ReturnTraffic *bool         `yaml:"return_traffic"`
 	Services      []serviceFile `yaml:"services"`
+
+	Control *edgeControlFile `yaml:"control"`
 }
 
 type serverFile struct {
@@ -84,6 +88,8 @@ type serverFile struct {
 	Recent     *int          `yaml:"recent"`
 	Translated *int          `yaml:"translated"`
 	Services   []serviceFile `yaml:"services"`
+
+	Control *serverControlFile `yaml:"control"`
 }
 
 type serviceFile struct {
@@ -97,6 +103,7 @@ type serviceFile struct {
 	MSS      *int     `yaml:"mss"`
 	Window   *int     `yaml:"window"`
 	Options  []string `yaml:"options"`
+	Silent   string   `yaml:"silent"`
 }
 
 // ReadEdge reads and checks an edge's file. Interfaces must exist.
@@ -114,6 +121,7 @@ func ReadEdge(name string) (*Edge, error) {
 		func() error { return c.readForward(src, &f) },
 		func() error { return c.readFilter(src, &f) },
 		func() (err error) { c.Services, c.Table, err = src.services(f.Services); return err },
+		func() error { return c.readControl(src, f.Control) },
 		func() error { return c.checkReturn(src) },
 	}
 	for _, check := range checks {
@@ -145,6 +153,7 @@ func ReadServer(name string) (*Server, error) {
 			return err
 		},
 		func() (err error) { c.Services, c.Table, err = src.services(f.Services); return err },
+		func() error { return c.readControl(src, f.Control) },
 	}
 	for _, check := range checks {
 		if err := check(); err != nil {
@@ -226,15 +235,15 @@ func (c *Edge) readFilter(src *source, f *edgeFile) (err error) {
 }
 
 // checkReturn refuses what would cut long-lived connections: without return
-// traffic nothing keeps their flows in the filter.
+// traffic or announcements nothing keeps their flows in the filter.
 func (c *Edge) checkReturn(src *source) error {
 	if c.ReturnTraffic {
 		return nil
 	}
 	for i, s := range c.Services {
-		if s.Mode == policy.Always {
+		if s.Mode == policy.Always && !c.Control.covered(&s) {
 			return src.fail(fmt.Sprintf("$.services[%d].mode", i),
-				"service %q: mode always needs return traffic through this edge, or connections are cut after %s", s.Name, 2*c.Generation)
+				"service %q: mode always needs return traffic through this edge, or agents (control) that cover its prefixes, or connections are cut after %s", s.Name, 2*c.Generation)
 		}
 	}
 	return nil
@@ -418,6 +427,11 @@ func (s *source) servicePolicy(path string, f *serviceFile, out *policy.Service)
 	default:
 		return s.fail(path+".keys_end", "unknown choice %q: stop or pass", f.KeysEnd)
 	}
+	silent, ok := silentNames[f.Silent]
+	if !ok {
+		return s.fail(path+".silent", "unknown choice %q: keep, pass or stop", f.Silent)
+	}
+	out.Silent = silent
 	return nil
 }
 

@@ -35,10 +35,12 @@ type AgentPlane interface {
 
 // Local is what an agent knows of its own host.
 type Local struct {
-	MTU       uint16
-	Strict    bool
-	Off       bool
-	Listeners []netip.AddrPort
+	MTU    uint16
+	Strict bool
+	Off    bool
+
+	AnyListens bool // where it listens is not known
+	Listeners  []netip.AddrPort
 }
 
 // AgentEndpoint is the endpoint of a server agent.
@@ -132,7 +134,8 @@ func (a *AgentEndpoint) state(p *edgePeer, as *association) {
 	agreement := a.Keys.Agreement(a.config.Domain, periodOf(a.Keys.NowNS()))
 	s := State{
 		ClockNS: a.Keys.NowNS(), Fingerprint: agreement.Fingerprint, EpochSeconds: agreement.EpochSeconds,
-		Scale: agreement.Scale, MTU: a.local.MTU, Strict: a.local.Strict, Off: a.local.Off, Listeners: a.local.Listeners,
+		Scale: agreement.Scale, MTU: a.local.MTU, Strict: a.local.Strict, Off: a.local.Off,
+		AnyListens: a.local.AnyListens, Listeners: a.local.Listeners,
 	}
 	flags, body := s.encode()
 	a.transmit(p, as, KindState, flags, body, SentState)

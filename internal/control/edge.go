@@ -190,7 +190,10 @@ func (e *Edge) state(p *agentPeer, h Header, body []byte) Event {
 	if s.Off {
 		d |= DisagreeMode
 	}
-	e.disagree("agent", p.ID, &p.differs, d)
+	if d != p.differs {
+		e.disagree("agent", p.ID, &p.differs, d)
+		e.show(p)
+	}
 	e.listen(p, &s)
 	if p.phase == Silent {
 		e.enter(p, Grace)
@@ -304,7 +307,10 @@ func (e *Edge) unheard(p *agentPeer, refusal Event) {
 	if p.heard && e.Monotonic()-p.heardAt <= Silence {
 		return
 	}
-	e.disagree("agent", p.ID, &p.differs, p.differs|likely(refusal))
+	if d := p.differs | likely(refusal); d != p.differs {
+		e.disagree("agent", p.ID, &p.differs, d)
+		e.show(p)
+	}
 }
 
 func likely(refusal Event) Disagreement {

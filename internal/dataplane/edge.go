@@ -54,10 +54,15 @@ type Edge struct {
 	config  EdgeConfig
 	links   map[string]link.Link
 	adopted bool
+
+	announced []byte // the announcement at hand
 }
 
 // filterGroup is the state of the filter, of use only together.
 var filterGroup = []string{"filter_lines", "filter", "ticker"}
+
+// agentGroup is what is known of agents; what each covers is written anew.
+var agentGroup = []string{"agents", "listeners"}
 
 // hostGroup is the state of the host shape's keys.
 var hostGroup = []string{"keys", "master"}
@@ -83,7 +88,7 @@ func LoadEdge(pins *Pins, c EdgeConfig) (*Edge, error) {
 	if err := e.shape(spec); err != nil {
 		return nil, err
 	}
-	groups := [][]string{filterGroup, {"counters"}, {"clock"}, {"transmit_failures"}}
+	groups := [][]string{filterGroup, {"counters"}, {"clock"}, {"transmit_failures"}, agentGroup}
 	if c.Forward == Local {
 		groups = append(groups, hostGroup)
 	}
@@ -284,6 +289,7 @@ func (e *Edge) Attach(pins *Pins) error {
 		"counters": e.objects.Counters, "keys": e.objects.Keys, "clock": e.objects.Clock,
 		"master": e.objects.Master, "transmit_failures": e.objects.TransmitFailures, "services": e.objects.Services,
 		"prefixes4": e.objects.Prefixes4, "prefixes6": e.objects.Prefixes6, "port_ranges": e.objects.PortRanges,
+		"agents": e.objects.Agents, "listeners": e.objects.Listeners,
 	}); err != nil {
 		return err
 	}

@@ -21,11 +21,41 @@ type edgeAgentClock struct {
 	TablesVersion uint64
 }
 
+type edgeAnnounced struct {
+	_      structs.HostLayout
+	Client [4]uint32
+	Server [4]uint32
+	Ports  uint32
+	V6     uint32
+}
+
+type edgeAnnouncedLimit uint32
+
+const (
+	edgeAnnouncedLimitANNOUNCED_MAX edgeAnnouncedLimit = 256
+)
+
+type edgeAnnouncement struct {
+	_       structs.HostLayout
+	Count   uint32
+	Learned uint32
+	Flow    [256]edgeAnnounced
+}
+
 type edgeContractVersion uint32
 
 const (
 	edgeContractVersionCONTRACT_VERSION edgeContractVersion = 1
 )
+
+type edgeControlPeer struct {
+	_             structs.HostLayout
+	Phase         uint32
+	Disagreements uint32
+	AnyListens    uint32
+	Pad           uint32
+	HeardNs       uint64
+}
 
 type edgeCookieHash uint32
 
@@ -85,6 +115,15 @@ const (
 	edgeKeysEndKEYS_END_STOP edgeKeysEnd = 0
 	edgeKeysEndKEYS_END_PASS edgeKeysEnd = 1
 )
+
+type edgeListening struct {
+	_       structs.HostLayout
+	Agent   uint32
+	Address [4]uint32
+	Port    uint16
+	V6      uint8
+	Pad     uint8
+}
 
 type edgeMasterKey struct {
 	_           structs.HostLayout
@@ -168,6 +207,14 @@ const (
 	edgeServiceOptionOPTION_ECN        edgeServiceOption = 8
 )
 
+type edgeSilentPolicy uint32
+
+const (
+	edgeSilentPolicySILENT_KEEP edgeSilentPolicy = 0
+	edgeSilentPolicySILENT_PASS edgeSilentPolicy = 1
+	edgeSilentPolicySILENT_STOP edgeSilentPolicy = 2
+)
+
 type edgeTicking struct {
 	_     structs.HostLayout
 	Timer struct {
@@ -248,14 +295,19 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	edgeMapAgents             = "agents"
+	edgeMapAnnouncements      = "announcements"
 	edgeMapBridgePorts        = "bridge_ports"
 	edgeMapClock              = "clock"
 	edgeMapCounters           = "counters"
+	edgeMapCovered4           = "covered4"
+	edgeMapCovered6           = "covered6"
 	edgeMapDevices            = "devices"
 	edgeMapEpochSeen          = "epoch_seen"
 	edgeMapFilter             = "filter"
 	edgeMapFilterLines        = "filter_lines"
 	edgeMapKeys               = "keys"
+	edgeMapListeners          = "listeners"
 	edgeMapMaster             = "master"
 	edgeMapPortRanges         = "port_ranges"
 	edgeMapPrefixes4          = "prefixes4"
@@ -268,6 +320,7 @@ const (
 	edgeProgEdgeEgress        = "edge_egress"
 	edgeProgEdgeInside        = "edge_inside"
 	edgeProgEdgeOutside       = "edge_outside"
+	edgeProgLearnFlows        = "learn_flows"
 	edgeProgTickStart         = "tick_start"
 	edgeProgTransmitBulk      = "transmit_bulk"
 	edgeProgTransmitDevmap    = "transmit_devmap"
@@ -330,6 +383,7 @@ type edgeProgramSpecs struct {
 	EdgeEgress        *ebpf.ProgramSpec `ebpf:"edge_egress"`
 	EdgeInside        *ebpf.ProgramSpec `ebpf:"edge_inside"`
 	EdgeOutside       *ebpf.ProgramSpec `ebpf:"edge_outside"`
+	LearnFlows        *ebpf.ProgramSpec `ebpf:"learn_flows"`
 	TickStart         *ebpf.ProgramSpec `ebpf:"tick_start"`
 	TransmitBulk      *ebpf.ProgramSpec `ebpf:"transmit_bulk"`
 	TransmitDevmap    *ebpf.ProgramSpec `ebpf:"transmit_devmap"`
@@ -342,14 +396,19 @@ type edgeProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type edgeMapSpecs struct {
+	Agents           *ebpf.MapSpec `ebpf:"agents"`
+	Announcements    *ebpf.MapSpec `ebpf:"announcements"`
 	BridgePorts      *ebpf.MapSpec `ebpf:"bridge_ports"`
 	Clock            *ebpf.MapSpec `ebpf:"clock"`
 	Counters         *ebpf.MapSpec `ebpf:"counters"`
+	Covered4         *ebpf.MapSpec `ebpf:"covered4"`
+	Covered6         *ebpf.MapSpec `ebpf:"covered6"`
 	Devices          *ebpf.MapSpec `ebpf:"devices"`
 	EpochSeen        *ebpf.MapSpec `ebpf:"epoch_seen"`
 	Filter           *ebpf.MapSpec `ebpf:"filter"`
 	FilterLines      *ebpf.MapSpec `ebpf:"filter_lines"`
 	Keys             *ebpf.MapSpec `ebpf:"keys"`
+	Listeners        *ebpf.MapSpec `ebpf:"listeners"`
 	Master           *ebpf.MapSpec `ebpf:"master"`
 	PortRanges       *ebpf.MapSpec `ebpf:"port_ranges"`
 	Prefixes4        *ebpf.MapSpec `ebpf:"prefixes4"`
@@ -396,14 +455,19 @@ func (o *edgeObjects) Close() error {
 //
 // It can be passed to loadEdgeObjects or ebpf.CollectionSpec.LoadAndAssign.
 type edgeMaps struct {
+	Agents           *ebpf.Map `ebpf:"agents"`
+	Announcements    *ebpf.Map `ebpf:"announcements"`
 	BridgePorts      *ebpf.Map `ebpf:"bridge_ports"`
 	Clock            *ebpf.Map `ebpf:"clock"`
 	Counters         *ebpf.Map `ebpf:"counters"`
+	Covered4         *ebpf.Map `ebpf:"covered4"`
+	Covered6         *ebpf.Map `ebpf:"covered6"`
 	Devices          *ebpf.Map `ebpf:"devices"`
 	EpochSeen        *ebpf.Map `ebpf:"epoch_seen"`
 	Filter           *ebpf.Map `ebpf:"filter"`
 	FilterLines      *ebpf.Map `ebpf:"filter_lines"`
 	Keys             *ebpf.Map `ebpf:"keys"`
+	Listeners        *ebpf.Map `ebpf:"listeners"`
 	Master           *ebpf.Map `ebpf:"master"`
 	PortRanges       *ebpf.Map `ebpf:"port_ranges"`
 	Prefixes4        *ebpf.Map `ebpf:"prefixes4"`
@@ -417,14 +481,19 @@ type edgeMaps struct {
 
 func (m *edgeMaps) Close() error {
 	return _EdgeClose(
+		m.Agents,
+		m.Announcements,
 		m.BridgePorts,
 		m.Clock,
 		m.Counters,
+		m.Covered4,
+		m.Covered6,
 		m.Devices,
 		m.EpochSeen,
 		m.Filter,
 		m.FilterLines,
 		m.Keys,
+		m.Listeners,
 		m.Master,
 		m.PortRanges,
 		m.Prefixes4,
@@ -459,6 +528,7 @@ type edgePrograms struct {
 	EdgeEgress        *ebpf.Program `ebpf:"edge_egress"`
 	EdgeInside        *ebpf.Program `ebpf:"edge_inside"`
 	EdgeOutside       *ebpf.Program `ebpf:"edge_outside"`
+	LearnFlows        *ebpf.Program `ebpf:"learn_flows"`
 	TickStart         *ebpf.Program `ebpf:"tick_start"`
 	TransmitBulk      *ebpf.Program `ebpf:"transmit_bulk"`
 	TransmitDevmap    *ebpf.Program `ebpf:"transmit_devmap"`
@@ -472,6 +542,7 @@ func (p *edgePrograms) Close() error {
 		p.EdgeEgress,
 		p.EdgeInside,
 		p.EdgeOutside,
+		p.LearnFlows,
 		p.TickStart,
 		p.TransmitBulk,
 		p.TransmitDevmap,

@@ -24,6 +24,7 @@ type ServerConfig struct {
 	Allowed    []netip.Prefix // sources whose SYNs need not pass an edge
 	Recent     int            // connections that are remembered
 	Translated int            // connections that can be translated at a time
+	HearsEdges bool           // strict only while one of them says that it enforces
 
 	// Edge is the other half on the same host: keys and clock are its own.
 	Edge *Edge
@@ -75,6 +76,7 @@ func (s *Server) shape(spec *ebpf.CollectionSpec) error {
 		"link_length":   linkLength(c.Interfaces),
 		"own_tags":      c.Edge != nil,
 		"strict":        c.Strict,
+		"hears_edges":   c.HearsEdges,
 		"netns_cookie":  cookie,
 		"in_vrf":        slices.ContainsFunc(c.Interfaces, func(i Interface) bool { return i.VRF != nil }),
 	})
@@ -92,7 +94,7 @@ func (s *Server) load(pins *Pins, spec *ebpf.CollectionSpec) error {
 		return err
 	}
 	_, err := loadShared(pins, spec, &s.objects,
-		[][]string{{"counters"}, {"recent"}, {"clock"}, {"flows"}, {"half_open"}}, shared)
+		[][]string{{"counters"}, {"recent"}, {"clock"}, {"flows"}, {"half_open"}, {"enforced_until"}, {"edges"}}, shared)
 	return err
 }
 
@@ -150,6 +152,7 @@ func (s *Server) Attach(pins *Pins) error {
 		"counters": s.objects.Counters, "recent": s.objects.Recent, "keys": s.objects.Keys,
 		"flows": s.objects.Flows, "half_open": s.objects.HalfOpen,
 		"clock": s.objects.Clock, "services": s.objects.Services,
+		"enforced_until": s.objects.EnforcedUntil, "edges": s.objects.Edges,
 		"prefixes4": s.objects.Prefixes4, "prefixes6": s.objects.Prefixes6, "port_ranges": s.objects.PortRanges,
 	}); err != nil {
 		return err

@@ -37,6 +37,15 @@ type serverConnectionNote struct {
 	Pad  uint32
 }
 
+type serverControlPeer struct {
+	_             structs.HostLayout
+	Phase         uint32
+	Disagreements uint32
+	AnyListens    uint32
+	Pad           uint32
+	HeardNs       uint64
+}
+
 type serverEndpoints struct {
 	_            structs.HostLayout
 	ClientBe     [4]uint32
@@ -100,15 +109,6 @@ type serverService struct {
 	Silent  uint8
 }
 
-type serverServiceMemo struct {
-	_       structs.HostLayout
-	Version uint64
-	Address [4]uint32
-	Port    uint16
-	Service uint16
-	V6      uint32
-}
-
 type serverTranslation struct {
 	_              structs.HostLayout
 	ExpiresNs      uint64
@@ -143,6 +143,8 @@ const (
 	serverMapAllowed6           = "allowed6"
 	serverMapClock              = "clock"
 	serverMapCounters           = "counters"
+	serverMapEdges              = "edges"
+	serverMapEnforcedUntil      = "enforced_until"
 	serverMapEpochSeen          = "epoch_seen"
 	serverMapFlows              = "flows"
 	serverMapHalfOpen           = "half_open"
@@ -151,14 +153,15 @@ const (
 	serverMapPrefixes4          = "prefixes4"
 	serverMapPrefixes6          = "prefixes6"
 	serverMapRecent             = "recent"
-	serverMapServiceMemos       = "service_memos"
 	serverMapServices           = "services"
 	serverMapVrfs               = "vrfs"
 	serverProgServerEgress      = "server_egress"
 	serverProgServerEstablished = "server_established"
 	serverProgServerIngress     = "server_ingress"
+	serverProgWalkConnections   = "walk_connections"
 	serverVarGenerated          = "generated"
 	serverVarGeneratedServer    = "generated_server"
+	serverVarHearsEdges         = "hears_edges"
 	serverVarInVrf              = "in_vrf"
 	serverVarKeySlotMask        = "key_slot_mask"
 	serverVarLinkLength         = "link_length"
@@ -213,27 +216,29 @@ type serverProgramSpecs struct {
 	ServerEgress      *ebpf.ProgramSpec `ebpf:"server_egress"`
 	ServerEstablished *ebpf.ProgramSpec `ebpf:"server_established"`
 	ServerIngress     *ebpf.ProgramSpec `ebpf:"server_ingress"`
+	WalkConnections   *ebpf.ProgramSpec `ebpf:"walk_connections"`
 }
 
 // serverMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type serverMapSpecs struct {
-	Allowed4     *ebpf.MapSpec `ebpf:"allowed4"`
-	Allowed6     *ebpf.MapSpec `ebpf:"allowed6"`
-	Clock        *ebpf.MapSpec `ebpf:"clock"`
-	Counters     *ebpf.MapSpec `ebpf:"counters"`
-	EpochSeen    *ebpf.MapSpec `ebpf:"epoch_seen"`
-	Flows        *ebpf.MapSpec `ebpf:"flows"`
-	HalfOpen     *ebpf.MapSpec `ebpf:"half_open"`
-	Keys         *ebpf.MapSpec `ebpf:"keys"`
-	PortRanges   *ebpf.MapSpec `ebpf:"port_ranges"`
-	Prefixes4    *ebpf.MapSpec `ebpf:"prefixes4"`
-	Prefixes6    *ebpf.MapSpec `ebpf:"prefixes6"`
-	Recent       *ebpf.MapSpec `ebpf:"recent"`
-	ServiceMemos *ebpf.MapSpec `ebpf:"service_memos"`
-	Services     *ebpf.MapSpec `ebpf:"services"`
-	Vrfs         *ebpf.MapSpec `ebpf:"vrfs"`
+	Allowed4      *ebpf.MapSpec `ebpf:"allowed4"`
+	Allowed6      *ebpf.MapSpec `ebpf:"allowed6"`
+	Clock         *ebpf.MapSpec `ebpf:"clock"`
+	Counters      *ebpf.MapSpec `ebpf:"counters"`
+	Edges         *ebpf.MapSpec `ebpf:"edges"`
+	EnforcedUntil *ebpf.MapSpec `ebpf:"enforced_until"`
+	EpochSeen     *ebpf.MapSpec `ebpf:"epoch_seen"`
+	Flows         *ebpf.MapSpec `ebpf:"flows"`
+	HalfOpen      *ebpf.MapSpec `ebpf:"half_open"`
+	Keys          *ebpf.MapSpec `ebpf:"keys"`
+	PortRanges    *ebpf.MapSpec `ebpf:"port_ranges"`
+	Prefixes4     *ebpf.MapSpec `ebpf:"prefixes4"`
+	Prefixes6     *ebpf.MapSpec `ebpf:"prefixes6"`
+	Recent        *ebpf.MapSpec `ebpf:"recent"`
+	Services      *ebpf.MapSpec `ebpf:"services"`
+	Vrfs          *ebpf.MapSpec `ebpf:"vrfs"`
 }
 
 // serverVariableSpecs contains global variables before they are loaded into the kernel.
@@ -242,6 +247,7 @@ type serverMapSpecs struct {
 type serverVariableSpecs struct {
 	Generated       *ebpf.VariableSpec `ebpf:"generated"`
 	GeneratedServer *ebpf.VariableSpec `ebpf:"generated_server"`
+	HearsEdges      *ebpf.VariableSpec `ebpf:"hears_edges"`
 	InVrf           *ebpf.VariableSpec `ebpf:"in_vrf"`
 	KeySlotMask     *ebpf.VariableSpec `ebpf:"key_slot_mask"`
 	LinkLength      *ebpf.VariableSpec `ebpf:"link_length"`
@@ -271,21 +277,22 @@ func (o *serverObjects) Close() error {
 //
 // It can be passed to loadServerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type serverMaps struct {
-	Allowed4     *ebpf.Map `ebpf:"allowed4"`
-	Allowed6     *ebpf.Map `ebpf:"allowed6"`
-	Clock        *ebpf.Map `ebpf:"clock"`
-	Counters     *ebpf.Map `ebpf:"counters"`
-	EpochSeen    *ebpf.Map `ebpf:"epoch_seen"`
-	Flows        *ebpf.Map `ebpf:"flows"`
-	HalfOpen     *ebpf.Map `ebpf:"half_open"`
-	Keys         *ebpf.Map `ebpf:"keys"`
-	PortRanges   *ebpf.Map `ebpf:"port_ranges"`
-	Prefixes4    *ebpf.Map `ebpf:"prefixes4"`
-	Prefixes6    *ebpf.Map `ebpf:"prefixes6"`
-	Recent       *ebpf.Map `ebpf:"recent"`
-	ServiceMemos *ebpf.Map `ebpf:"service_memos"`
-	Services     *ebpf.Map `ebpf:"services"`
-	Vrfs         *ebpf.Map `ebpf:"vrfs"`
+	Allowed4      *ebpf.Map `ebpf:"allowed4"`
+	Allowed6      *ebpf.Map `ebpf:"allowed6"`
+	Clock         *ebpf.Map `ebpf:"clock"`
+	Counters      *ebpf.Map `ebpf:"counters"`
+	Edges         *ebpf.Map `ebpf:"edges"`
+	EnforcedUntil *ebpf.Map `ebpf:"enforced_until"`
+	EpochSeen     *ebpf.Map `ebpf:"epoch_seen"`
+	Flows         *ebpf.Map `ebpf:"flows"`
+	HalfOpen      *ebpf.Map `ebpf:"half_open"`
+	Keys          *ebpf.Map `ebpf:"keys"`
+	PortRanges    *ebpf.Map `ebpf:"port_ranges"`
+	Prefixes4     *ebpf.Map `ebpf:"prefixes4"`
+	Prefixes6     *ebpf.Map `ebpf:"prefixes6"`
+	Recent        *ebpf.Map `ebpf:"recent"`
+	Services      *ebpf.Map `ebpf:"services"`
+	Vrfs          *ebpf.Map `ebpf:"vrfs"`
 }
 
 func (m *serverMaps) Close() error {
@@ -294,6 +301,8 @@ func (m *serverMaps) Close() error {
 		m.Allowed6,
 		m.Clock,
 		m.Counters,
+		m.Edges,
+		m.EnforcedUntil,
 		m.EpochSeen,
 		m.Flows,
 		m.HalfOpen,
@@ -302,7 +311,6 @@ func (m *serverMaps) Close() error {
 		m.Prefixes4,
 		m.Prefixes6,
 		m.Recent,
-		m.ServiceMemos,
 		m.Services,
 		m.Vrfs,
 	)
@@ -314,6 +322,7 @@ func (m *serverMaps) Close() error {
 type serverVariables struct {
 	Generated       *ebpf.Variable `ebpf:"generated"`
 	GeneratedServer *ebpf.Variable `ebpf:"generated_server"`
+	HearsEdges      *ebpf.Variable `ebpf:"hears_edges"`
 	InVrf           *ebpf.Variable `ebpf:"in_vrf"`
 	KeySlotMask     *ebpf.Variable `ebpf:"key_slot_mask"`
 	LinkLength      *ebpf.Variable `ebpf:"link_length"`
@@ -330,6 +339,7 @@ type serverPrograms struct {
 	ServerEgress      *ebpf.Program `ebpf:"server_egress"`
 	ServerEstablished *ebpf.Program `ebpf:"server_established"`
 	ServerIngress     *ebpf.Program `ebpf:"server_ingress"`
+	WalkConnections   *ebpf.Program `ebpf:"walk_connections"`
 }
 
 func (p *serverPrograms) Close() error {
@@ -337,6 +347,7 @@ func (p *serverPrograms) Close() error {
 		p.ServerEgress,
 		p.ServerEstablished,
 		p.ServerIngress,
+		p.WalkConnections,
 	)
 }
 

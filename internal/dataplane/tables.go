@@ -62,7 +62,7 @@ func (t *tables) writePolicies(services []policy.Service, domains []string) erro
 		v := edgeService{
 			Mode: uint8(s.Mode), KeysEnd: uint8(s.KeysEnd), Options: uint8(s.Options),
 			Domain: uint8(domain), Mss4: s.MSS4, Mss6: s.MSS6, Window: s.Window,
-			Setup: uint8(s.Setup),
+			Setup: uint8(s.Setup), Silent: uint8(s.Silent),
 		}
 		if err := t.services.Put(uint32(i+1), v); err != nil {
 			return fmt.Errorf("write service %q: %w", s.Name, err)
@@ -227,6 +227,7 @@ var ErrNoAgent = errors.New("no agent is attached")
 
 // AgentVerdicts returns, by agent and name, what the agents pinned below root
 // have decided, over all services; verdicts that never happened are left out.
+// What a daemon has counted of control messages has names of its own.
 func AgentVerdicts(root string) (map[string]map[string]uint64, error) {
 	all := make(map[string]map[string]uint64)
 	for _, agent := range []string{EdgeAgent, ServerAgent} {
@@ -240,6 +241,9 @@ func AgentVerdicts(root string) (map[string]map[string]uint64, error) {
 		all[agent] = make(map[string]uint64)
 		err = addVerdicts(all[agent], counters)
 		counters.Close()
+		if err == nil {
+			err = addControlCounts(all[agent], filepath.Join(root, agent, "maps", controlPin))
+		}
 		if err != nil {
 			return nil, err
 		}

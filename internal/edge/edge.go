@@ -48,9 +48,14 @@ func Run(ctx context.Context, c *config.Edge, o Options) error {
 		return err
 	}
 	defer agent.Close()
+	peers, err := speak(ctx, c, o.Log, keeper, agent, pins)
+	if err != nil {
+		return err
+	}
+	defer peers.end()
 	o.Log.Info("ready", "outside", Names(c.Outside), "inside", Names(c.Inside),
 		"forward", c.Forward, "services", len(c.Services), "learning", learning(agent, c).String())
-	return serve(ctx, o.Log, keeper, agent, pins)
+	return serve(ctx, o.Log, keeper, agent, pins, peers)
 }
 
 func checkDevices(c *config.Edge, log *slog.Logger) error {
@@ -86,6 +91,9 @@ func start(c *config.Edge, o Options, keeper *upkeep.Keeper, pins *dataplane.Pin
 		err = agent.SetClock(keeper.Clock(learning(agent, c)))
 	}
 	if err == nil {
+		err = cover(c, agent)
+	}
+	if err == nil {
 		err = agent.Start()
 	}
 	if err == nil {
@@ -112,9 +120,9 @@ func learning(agent *dataplane.Edge, c *config.Edge) time.Duration {
 }
 
 // serve keeps keys and clock going, and reports what the drivers lose.
-func serve(ctx context.Context, log *slog.Logger, keeper *upkeep.Keeper, agent *dataplane.Edge, pins *dataplane.Pins) error {
+func serve(ctx context.Context, log *slog.Logger, keeper *upkeep.Keeper, agent *dataplane.Edge, pins *dataplane.Pins, peers *speaker) error {
 	lost := NewLossReport(log)
-	return upkeep.Loop(ctx, log, keeper, pins.Gone, func() { lost.Tick(agent) })
+	return upkeep.Loop(ctx, log, keeper, pins.Gone, func() { lost.Tick(agent); peers.tick() })
 }
 
 // DomainsOf lists the key domains that services need, in a fixed order.

@@ -53,6 +53,16 @@ func ParseSetup(name string) (Setup, bool) {
 	return Setup(max(i, 0)), i >= 0
 }
 
+// OnSilence says what becomes of a service whose agent is silent.
+type OnSilence uint8
+
+// The choices, as in contract.h.
+const (
+	SilentKeep OnSilence = 0
+	SilentPass OnSilence = 1
+	SilentStop OnSilence = 2
+)
+
 // Options are the TCP options that a service agrees to, bits as in contract.h.
 type Options uint8
 
@@ -83,6 +93,7 @@ type Service struct {
 	MSS6     uint16
 	Window   uint16 // in the SYN-ACK, unscaled
 	Setup    Setup  // at the server
+	Silent   OnSilence
 }
 
 // OwnedRange is a range of ports that belongs to a service, by its id: its

@@ -13,6 +13,7 @@ import (
 type Listener struct {
 	Address netip.AddrPort
 	MPTCP   bool
+	Only6   bool // an IPv6 socket that takes no IPv4
 }
 
 // From linux/inet_diag.h and linux/sock_diag.h.
@@ -20,6 +21,7 @@ const (
 	sockDiagByFamily = 20
 	stateListen      = 10
 	diagInfo         = 2  // INET_DIAG_INFO: without it there is no INET_DIAG_ULP_INFO
+	diagOnly6        = 11 // INET_DIAG_SKV6ONLY
 	diagULPInfo      = 19 // INET_DIAG_ULP_INFO
 	diagULPName      = 1  // INET_ULP_INFO_NAME
 	diagMessageLen   = 72 // struct inet_diag_msg
@@ -83,6 +85,9 @@ func parseListener(m []byte) (Listener, bool) {
 	for _, a := range attributes {
 		if a.Attr.Type&^unix.NLA_F_NESTED == diagULPInfo {
 			l.MPTCP = ulpName(a.Value) == "mptcp"
+		}
+		if a.Attr.Type == diagOnly6 && len(a.Value) > 0 {
+			l.Only6 = a.Value[0] != 0
 		}
 	}
 	return l, true

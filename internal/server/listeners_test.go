@@ -45,8 +45,8 @@ func TestListenerIsReadFromItsMessage(t *testing.T) {
 	}{
 		"IPv4":         {diagMessage(inet, four, 80), Listener{Address: netip.AddrPortFrom(four, 80)}},
 		"IPv6":         {diagMessage(inet6, six, 443), Listener{Address: netip.AddrPortFrom(six, 443)}},
-		"MPTCP":        {diagMessage(inet, four, 80, append(other, ulp(diagULPInfo, "mptcp")...)...), Listener{netip.AddrPortFrom(four, 80), true}},
-		"MPTCP nested": {diagMessage(inet6, six, 80, ulp(diagULPInfo|nested, "mptcp")...), Listener{netip.AddrPortFrom(six, 80), true}},
+		"MPTCP":        {diagMessage(inet, four, 80, append(other, ulp(diagULPInfo, "mptcp")...)...), Listener{netip.AddrPortFrom(four, 80), true, false}},
+		"MPTCP nested": {diagMessage(inet6, six, 80, ulp(diagULPInfo|nested, "mptcp")...), Listener{netip.AddrPortFrom(six, 80), true, false}},
 		"TLS":          {diagMessage(inet, four, 80, ulp(diagULPInfo, "tls")...), Listener{Address: netip.AddrPortFrom(four, 80)}},
 		"other":        {diagMessage(inet, four, 80, ulp(diagULPInfo+1, "mptcp")...), Listener{Address: netip.AddrPortFrom(four, 80)}},
 		"cut short":    {diagMessage(inet, four, 80, 99, 0, 19, 0), Listener{Address: netip.AddrPortFrom(four, 80)}},
@@ -79,7 +79,7 @@ func TestOwnListenersAreFoundAndMPTCPIsTold(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := Listener{l.Addr().(*net.TCPAddr).AddrPort(), mptcp}
+		want := Listener{l.Addr().(*net.TCPAddr).AddrPort(), mptcp, false}
 		if !slices.Contains(all, want) {
 			t.Errorf("no %+v among %+v", want, all)
 		}

@@ -95,13 +95,13 @@ func TestOptionThatNoServiceOffersIsNoObstacle(t *testing.T) {
 func TestMPTCPListenerElsewhereIsNoObstacle(t *testing.T) {
 	f := newFakeHost()
 	for _, address := range []string{"192.0.3.1:80", "192.0.2.1:443", "[::]:8100", "127.0.0.1:80"} {
-		f.listeners = append(f.listeners, Listener{netip.MustParseAddrPort(address), true})
+		f.listeners = append(f.listeners, Listener{netip.MustParseAddrPort(address), true, false})
 	}
 	if found := f.host().Obstacles(webService(0)); len(found) > 0 {
 		t.Errorf("%+v", found)
 	}
 	for _, address := range []string{"192.0.2.1:80", "[::]:8050", "[::ffff:192.0.2.9]:80"} {
-		f.listeners = append(f.listeners[:1:1], Listener{netip.MustParseAddrPort(address), true})
+		f.listeners = append(f.listeners[:1:1], Listener{netip.MustParseAddrPort(address), true, false})
 		if found := f.host().Obstacles(webService(0)); len(found) != 1 {
 			t.Errorf("%s: %+v", address, found)
 		}

@@ -50,8 +50,13 @@ func Run(ctx context.Context, c *config.Server, o Options) error {
 		return err
 	}
 	defer agent.Close()
+	peers, err := speak(ctx, c, o.Log, keeper, agent, pins)
+	if err != nil {
+		return err
+	}
+	defer peers.end()
 	o.Log.Info("ready", "interfaces", edge.Names(c.Interfaces), "services", len(c.Services), "strict", c.Strict)
-	return upkeep.Loop(ctx, o.Log, keeper, pins.Gone, func() { watch.Keep(agent) })
+	return upkeep.Loop(ctx, o.Log, keeper, pins.Gone, func() { watch.Keep(agent); peers.tick() })
 }
 
 // start loads, fills and attaches; if it cannot, nothing new stays attached.
@@ -59,6 +64,7 @@ func start(c *config.Server, services []policy.Service, keeper *upkeep.Keeper, p
 	agent, err := dataplane.LoadServer(pins, dataplane.ServerConfig{
 		Services: services, Table: c.Table, Domains: edge.DomainsOf(services), Epochs: keeper.Epochs(),
 		Interfaces: edge.Interfaces(c.Interfaces), Strict: c.Strict, Allowed: c.Allowed, Recent: c.Recent, Translated: c.Translated,
+		HearsEdges: c.Control != nil,
 	})
 	if err != nil {
 		return nil, err

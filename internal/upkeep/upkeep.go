@@ -44,6 +44,8 @@ type Keeper struct {
 	until   uint64 // first epoch whose keys are not yet in the kernel
 	stepped bool   // a refused step has been reported
 	broken  string // the last error with the key file, reported once
+
+	control Control
 }
 
 // DomainError is a key domain that a service needs and the key file lacks.
@@ -73,6 +75,7 @@ func New(path string, domains []string, read func() keys.Reading, log *slog.Logg
 		return nil, err
 	}
 	k.file, k.stamp = file, stamp
+	k.control.read = read
 	return k, nil
 }
 
@@ -134,6 +137,7 @@ func (k *Keeper) Start(kernel Kernel, offsetNS int64) error {
 		k.clock = keys.ResumeClock(k.Epoch(), uint64(offsetNS), now)
 	}
 	k.tickClock(now)
+	k.control.publish(k.file, k.OffsetNS())
 	return k.refill(now)
 }
 
@@ -146,6 +150,7 @@ func (k *Keeper) Tick() error {
 	now := k.read()
 	k.tickClock(now)
 	k.reload()
+	k.control.publish(k.file, k.OffsetNS())
 	if err := k.refill(now); err != nil {
 		return err
 	}

@@ -1,0 +1,131 @@
+package edge
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"smartcookie/internal/config"
+	"smartcookie/internal/control"
+	"smartcookie/internal/dataplane"
+	"smartcookie/internal/policy"
+	"smartcookie/internal/upkeep"
+)
+
+// speaker is the daemon's end of the control messages; nil where there are none.
+type speaker struct {
+	endpoint *control.Edge
+	counts   *dataplane.ControlCounts
+	log      *slog.Logger
+	close    func()
+}
+
+// speak opens the endpoint and greets every agent.
+func speak(ctx context.Context, c *config.Edge, log *slog.Logger, keeper *upkeep.Keeper, agent *dataplane.Edge, pins *dataplane.Pins) (*speaker, error) {
+	if c.Control == nil {
+		return nil, nil
+	}
+	for i, a := range c.Control.Agents {
+		if err := keeper.Knows(a.Domain); err != nil {
+			return nil, c.AtAgent(i, err)
+		}
+	}
+	counts, err := dataplane.PinControlCounts(pins)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := control.Listen(ctx, c.Control.Listen, c.Control.Device)
+	if err != nil {
+		counts.Close()
+		return nil, err
+	}
+	endpoint := control.NewEdge(control.EdgeConfig{
+		ID: c.Control.ID, Agents: agentsOf(c), Generation: c.Generation, Learn: c.Learn,
+	}, World(conn, keeper, log), agent)
+	s := &speaker{endpoint, counts, log, func() { conn.Close(); counts.Close() }}
+	go func() { _ = endpoint.Serve() }() // until the socket is closed
+	s.tick()
+	return s, nil
+}
+
+func (s *speaker) tick() {
+	if s == nil {
+		return
+	}
+	s.endpoint.Tick()
+	if err := s.counts.Write(s.endpoint.Read()); err != nil {
+		s.log.Warn(err.Error())
+	}
+}
+
+func (s *speaker) end() {
+	if s != nil {
+		s.close()
+	}
+}
+
+// World is what surrounds an endpoint of a daemon.
+func World(conn control.Conn, keeper *upkeep.Keeper, log *slog.Logger) control.World {
+	return control.World{Conn: conn, Keys: keeper.Control(), Monotonic: monotonic, Random: random, Log: log}
+}
+
+// monotonic is the clock that the programs read, so that both mean the same.
+func monotonic() time.Duration {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // exists on every Linux
+	return time.Duration(now.Nano())
+}
+
+func random() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.NativeEndian.Uint64(b[:]) | 1
+}
+
+func agentsOf(c *config.Edge) []control.Agent {
+	all := make([]control.Agent, len(c.Control.Agents))
+	for i, a := range c.Control.Agents {
+		all[i] = control.Agent{
+			ID: a.ID, Address: a.Address, Domain: a.Domain, Protects: a.Protects, MSS: largestMSS(c.Services, a.Protects),
+		}
+	}
+	return all
+}
+
+// largestMSS is the largest that we answer with at an agent's addresses.
+func largestMSS(services []policy.Service, protects []netip.Prefix) (most uint16) {
+	for i := range services {
+		if services[i].Mode == policy.Off {
+			continue
+		}
+		for _, prefix := range services[i].Prefixes {
+			for _, own := range protects {
+				if own.Overlaps(prefix) {
+					most = max(most, services[i].MSS4)
+				}
+			}
+		}
+	}
+	return most
+}
+
+// cover tells the data plane who protects what, before a packet comes.
+func cover(c *config.Edge, agent *dataplane.Edge) error {
+	ids := make(map[uint32]bool)
+	if c.Control != nil {
+		for _, a := range c.Control.Agents {
+			ids[a.ID] = true
+			for _, prefix := range a.Protects {
+				if err := agent.Cover(prefix, a.ID); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return agent.KeepAgents(ids)
+}
