@@ -123,6 +123,18 @@ func (a *AgentEndpoint) Tick(local Local) {
 	a.enforce()
 }
 
+// Leave tells every edge that this agent sets nothing up any more: it is off.
+func (a *AgentEndpoint) Leave() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.local.Off = true
+	for _, p := range a.edges {
+		if p.peer != 0 {
+			a.state(p, &p.association)
+		}
+	}
+}
+
 func (a *AgentEndpoint) wakeUp() {
 	select {
 	case a.wake <- struct{}{}:

@@ -108,6 +108,16 @@ func (e *Edge) Tick() {
 	}
 }
 
+// Leave tells every agent that this edge no longer enforces: it is off.
+func (e *Edge) Leave() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, p := range e.agents {
+		p.phase = Unheard
+		e.hello(p)
+	}
+}
+
 func (e *Edge) hello(p *agentPeer) {
 	agreement := e.Keys.Agreement(p.Domain, periodOf(e.Keys.NowNS()))
 	h := Hello{

@@ -113,6 +113,19 @@ func TestAgentThatRestartsIsHeardAgain(t *testing.T) {
 	}
 }
 
+func TestHalvesThatAreDetachedSaySo(t *testing.T) {
+	p := newPair(t).enforced()
+	p.edge.Leave()
+	p.settle()
+	if p.agentPlane.enforced > p.now {
+		t.Error("the agent is strict though its edge has left")
+	}
+	p = newPair(t).enforced()
+	p.agent.Leave()
+	p.settle()
+	p.wantPhase(Unheard)
+}
+
 func TestPhaseOutlivesTheDaemon(t *testing.T) {
 	p := newPair(t).enforced()
 	p.startEdge()

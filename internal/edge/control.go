@@ -63,10 +63,15 @@ func (s *speaker) tick() {
 	}
 }
 
-func (s *speaker) end() {
-	if s != nil {
-		s.close()
+// end tells the peers if the agent was detached; a daemon alone may come back.
+func (s *speaker) end(detached bool) {
+	if s == nil {
+		return
 	}
+	if detached {
+		s.endpoint.Leave()
+	}
+	s.close()
 }
 
 // World is what surrounds an endpoint of a daemon.

@@ -52,7 +52,7 @@ func Run(ctx context.Context, c *config.Edge, o Options) error {
 	if err != nil {
 		return err
 	}
-	defer peers.end()
+	defer func() { peers.end(pins.Gone()) }()
 	o.Log.Info("ready", "outside", Names(c.Outside), "inside", Names(c.Inside),
 		"forward", c.Forward, "services", len(c.Services), "learning", learning(agent, c).String())
 	return serve(ctx, o.Log, keeper, agent, pins, peers)

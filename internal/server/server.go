@@ -54,7 +54,7 @@ func Run(ctx context.Context, c *config.Server, o Options) error {
 	if err != nil {
 		return err
 	}
-	defer peers.end()
+	defer func() { peers.end(pins.Gone()) }()
 	o.Log.Info("ready", "interfaces", edge.Names(c.Interfaces), "services", len(c.Services), "strict", c.Strict)
 	return upkeep.Loop(ctx, o.Log, keeper, pins.Gone, func() { watch.Keep(agent); peers.tick() })
 }
