@@ -45,7 +45,7 @@ func newKeysNewCommand(env *environment) *cobra.Command {
 	}
 	c.Flags().StringArrayVar(&flags.domains, "domain", []string{"default"}, "key domain; give it again for more")
 	c.Flags().StringVar(&flags.hash, "hash", cookie.SipHash.String(), hashUsage)
-	c.Flags().DurationVar(&flags.epoch, "epoch", 8*time.Second, "length of an epoch, 1s to 64s")
+	c.Flags().DurationVar(&flags.epoch, "epoch", keys.EpochSeconds*time.Second, "length of an epoch, 1s to 64s")
 	c.Flags().Uint8Var(&flags.windowScale, "window-scale", 7, windowScaleUsage)
 	return c
 }

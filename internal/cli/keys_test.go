@@ -33,7 +33,7 @@ func readKeys(t *testing.T, name string) *keys.File {
 func TestNewKeyFileHasTheDefaults(t *testing.T) {
 	file := readKeys(t, newKeyFile(t, newConsole()))
 	entries := file.Domains["default"]
-	if file.EpochSeconds != 8 || len(file.Domains) != 1 || len(entries) != 1 {
+	if file.EpochSeconds != 16 || len(file.Domains) != 1 || len(entries) != 1 {
 		t.Fatalf("%+v", file)
 	}
 	if e := entries[0]; e.ID != 1 || e.FromEpoch != 0 || e.Hash != cookie.SipHash || e.WindowScale != 7 {
@@ -110,11 +110,11 @@ func TestShowTellsEverythingButTheKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	web := view.Domains[1]
-	if view.EpochSeconds != 8 || view.Epoch != uint64(testNow.Unix())/8 || len(view.Domains) != 2 || web.Name != "web" {
+	if view.EpochSeconds != 16 || view.Epoch != uint64(testNow.Unix())/16 || len(view.Domains) != 2 || web.Name != "web" {
 		t.Fatalf("%+v", view)
 	}
 	want := keyEntryView{
-		ID: 2, FromEpoch: view.Epoch + 450, From: "2026-03-01T13:00:08Z", Hash: "halfsiphash-2-4", WindowScale: 7,
+		ID: 2, FromEpoch: view.Epoch + 225, From: "2026-03-01T13:00:16Z", Hash: "halfsiphash-2-4", WindowScale: 7,
 		Fingerprint: readKeys(t, name).Domains["web"][1].Secret.Fingerprint(),
 	}
 	if !web.Keys[0].Current || web.Keys[1].Current {
@@ -131,7 +131,7 @@ func TestShowTableNamesTheStateOfEachKey(t *testing.T) {
 	name := newKeyFile(t, c)
 	c.mustRun(t, "keys", "rotate", name, "--in", "1h")
 	c.mustRun(t, "keys", "rotate", name, "--in", "2h")
-	at := testNow.Add(time.Hour + 10*time.Second)
+	at := testNow.Add(time.Hour + 20*time.Second)
 	c.env.now = func() time.Time { return at }
 	c.mustRun(t, "keys", "show", name)
 	var states []string
@@ -181,12 +181,12 @@ func TestRotateKeepsHashAndScaleUnlessGiven(t *testing.T) {
 }
 
 func TestRotationStartsAtTheFirstEpochNotBeforeTheTime(t *testing.T) {
-	start := time.Unix(testNow.Unix()/8*8+800, 0).UTC() // of an epoch
+	start := time.Unix(testNow.Unix()/16*16+800, 0).UTC() // of an epoch
 	for offset, want := range map[time.Duration]time.Time{
 		-time.Second:    start,
 		0:               start,
-		time.Nanosecond: start.Add(8 * time.Second),
-		7 * time.Second: start.Add(8 * time.Second),
+		time.Nanosecond: start.Add(keys.EpochSeconds * time.Second),
+		7 * time.Second: start.Add(keys.EpochSeconds * time.Second),
 	} {
 		c := newConsole()
 		name := newKeyFile(t, c)

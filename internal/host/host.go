@@ -21,6 +21,7 @@ import (
 	"smartcookie/internal/config"
 	"smartcookie/internal/dataplane"
 	"smartcookie/internal/edge"
+	"smartcookie/internal/keys"
 	"smartcookie/internal/policy"
 	"smartcookie/internal/server"
 )
@@ -44,7 +45,7 @@ type Options struct {
 // The host shape agrees with nobody: what a key file would say is fixed.
 const (
 	domain      = "host"
-	epoch       = 8 * time.Second
+	epoch       = keys.EpochSeconds * time.Second
 	windowScale = 7
 	epochsAhead = 8 // the kernel makes keys as it goes
 )

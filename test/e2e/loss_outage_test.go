@@ -1,11 +1,11 @@
 package e2e
 
 import (
-	"path/filepath"
 	"testing"
 	"time"
 
 	"smartcookie/internal/badwire"
+	"smartcookie/internal/keys"
 	"smartcookie/internal/lab"
 )
 
@@ -14,17 +14,10 @@ import (
 // 3.2, 6.6 and 13.5 s. The first of these behind the outage has to come while
 // an edge accepts the cookie: one epoch at least, two at most.
 func TestClientsThatSpeakFirstSurviveAnOutageBehindTheSYNACK(t *testing.T) {
-	for _, test := range []struct {
-		outage time.Duration
-		epoch  string
-	}{
-		{2 * time.Second, "8s"},
-		{5 * time.Second, "8s"},
-		{10 * time.Second, "16s"},
-	} {
-		t.Run(test.outage.String(), func(t *testing.T) {
+	for _, outage := range []time.Duration{2 * time.Second, 5 * time.Second, 10 * time.Second} {
+		t.Run(outage.String(), func(t *testing.T) {
 			t.Parallel()
-			outcome := throughOutage(t, test.outage, test.epoch)
+			outcome := throughOutage(t, outage)
 			if failed := outcome.failed(); failed > 0 {
 				t.Errorf("%d of %d clients did not get through, such as %v", failed, len(outcome.streams), outcome.example())
 			}
@@ -32,33 +25,18 @@ func TestClientsThatSpeakFirstSurviveAnOutageBehindTheSYNACK(t *testing.T) {
 	}
 }
 
-// The default epoch is too short for an outage of ten seconds: who began late
-// in an epoch comes when its cookie is no longer accepted. None is harmed.
-func TestOutageLongerThanAnEpochCostsTheLateOnes(t *testing.T) {
-	if !long() {
-		t.Skip("a figure for the manual, taken in the long form")
-	}
-	outcome := throughOutage(t, 10*time.Second, "8s")
-	if holes := outcome.holes(); holes > 0 {
-		t.Errorf("%d streams with a hole", holes)
-	}
-	t.Logf("%d of %d clients did not get through", outcome.failed(), len(outcome.streams))
-}
-
 const (
-	outageRate   = 20               // clients per second
-	outageSpread = 8 * time.Second  // at least one epoch of those by default
-	outageLimit  = 40 * time.Second // of one client
+	outageRate   = 20                              // clients per second
+	outageSpread = keys.EpochSeconds * time.Second // so that some begin late in an epoch
+	outageLimit  = 40 * time.Second                // of one client
 )
 
 // throughOutage lets clients connect over an epoch's time, each with an outage
 // of its own right behind its SYN-ACK.
-func throughOutage(t *testing.T, outage time.Duration, epoch string) *tally {
+func throughOutage(t *testing.T, outage time.Duration) *tally {
 	t.Helper()
 	l := newLab(t, lab.Options{Wire: &badwire.Faults{Delay: lossDelay}})
-	keys := filepath.Join(l.Dir(), "epochs")
-	smartcookie(t, l.Server.Namespace, "keys", "new", keys, "--epoch", epoch)
-	splitRoute.protect(t, l, protection{ports: lossPorts, keys: keys})
+	splitRoute.protect(t, l, protection{ports: lossPorts})
 	serveKinds(t, l)
 	l.Wire.Outage(badwire.Outage{Match: badwire.IsSYNACK, For: outage, EachFlow: true})
 	outcome := &tally{}
@@ -68,7 +46,7 @@ func throughOutage(t *testing.T, outage time.Duration, epoch string) *tally {
 	})
 	noOverload(t, l)
 	wantOutages(t, l, outcome)
-	t.Logf("epoch %s: %d of %d failed, first byte p50 %s, p99 %s, retransmits %.1f", epoch, outcome.failed(), len(outcome.streams),
+	t.Logf("%d of %d failed, first byte p50 %s, p99 %s, retransmits %.1f", outcome.failed(), len(outcome.streams),
 		outcome.firstByte(0.5), outcome.firstByte(0.99), outcome.retransmits())
 	return outcome
 }
