@@ -226,8 +226,12 @@ INLINE int server_answers(struct __sk_buff *skb, const struct packet *p, u32 id)
 
 	endpoints_of(&p->flow, true, &e);
 	struct translation *t = translating ? translation_find(&e) : NULL;
-	if (!t || flags_open(p->flags))
+	if (!t)
 		return next(id, VERDICT_PASS_INSIDE);
+	if (flags_open(p->flags)) { /* the server itself connects from its port */
+		translation_void(t);
+		return next(id, VERDICT_PASS_INSIDE);
+	}
 	if (p->flags & TCP_SYN)
 		return translate_synack(skb, p, id, t);
 	if (!deltas_are_known(t) && !(p->flags & TCP_RST)) /* of a connection before */

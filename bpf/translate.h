@@ -94,6 +94,12 @@ INLINE struct translation *translation_find(const struct endpoints *e)
 	return t && translation_lives(t) ? t : NULL;
 }
 
+/* Its ends have another connection now. */
+INLINE void translation_void(struct translation *t)
+{
+	t->expires_ns = 1;
+}
+
 INLINE bool deltas_are_known(const struct translation *t)
 {
 	return t->state >= TRANSLATION_SYN_RECEIVED;
@@ -219,8 +225,10 @@ GLOBAL int translate_synack(struct __sk_buff *skb, const struct packet *p, u32 i
 {
 	if (!p || !t)
 		return TC_DROP;
-	if (p->ack - 1 != t->client_isn) /* some other handshake, which is the kernel's alone */
+	if (p->ack - 1 != t->client_isn) { /* another handshake, which is the kernel's alone */
+		translation_void(t);
 		return next(id, VERDICT_PASS_INSIDE);
+	}
 	if (!deltas_are_known(t))
 		synack_learn(skb, p, t);
 	return refuse(id, VERDICT_DROP_OWN_SYNACK);

@@ -242,11 +242,8 @@ func TestOwnSYNACKIsSwallowed(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := reversed(client)
-		p.Flags, p.Payload, p.Seq, p.Ack = wire.SYN|wire.ACK, nil, 100, value.ClientIsn+2
+		p.Flags, p.Payload, p.Seq, p.Ack = wire.SYN|wire.ACK, nil, 100, 0
 		p.Options = octets(0x020405b4, 0x0402080a, 2000, 1, 0x01030309)
-		if got := s.egress(p.Frame()); got.verdict != "pass_inside" || got.action != tcNext {
-			t.Errorf("SYN-ACK of another handshake: %s", got.verdict)
-		}
 		p.Ack = value.ClientIsn + 1
 		for range 2 { // the second is a retransmission
 			if got := s.egress(p.Frame()); got.verdict != "drop_own_synack" || got.action != tcDrop {
@@ -259,6 +256,25 @@ func TestOwnSYNACKIsSwallowed(t *testing.T) {
 		}
 		if value.Delta != 100-usualTranslation.Cookie || value.StampDelta != 1500 || value.KernelScale != 9 {
 			t.Errorf("learnt %+v", value)
+		}
+	}
+}
+
+// A handshake of the kernel's own from the same ends, in either direction, is
+// the end of the translation.
+func TestAnotherHandshakeEndsTheTranslation(t *testing.T) {
+	s := newTranslator(t)
+	for _, client := range bothFamilies() {
+		for _, flags := range []wire.Flags{wire.SYN, wire.SYN | wire.ACK} {
+			s.translated(client, nil)
+			p := reversed(client)
+			p.Flags, p.Ack = flags, usualTranslation.ClientIsn+2
+			for _, p.Flags = range []wire.Flags{flags, wire.ACK} {
+				frame := p.Frame()
+				if got := s.egress(frame); got.verdict != "pass_inside" || !bytes.Equal(got.out, frame) {
+					t.Errorf("%s, flags %x: %s", client.Source, p.Flags, got.verdict)
+				}
+			}
 		}
 	}
 }
@@ -338,7 +354,7 @@ func TestEstablishedConnectionsAreNotEvicted(t *testing.T) {
 		}
 	}
 	value := usualTranslation
-	value.State = uint8(serverTranslationStateTRANSLATION_SYN_RECEIVED)
+	value.State, value.ExpiresNs = uint8(serverTranslationStateTRANSLATION_SYN_RECEIVED), monotonic(t)+64e9
 	if err := s.Translating.Set(true); err != nil {
 		t.Fatal(err)
 	}
@@ -348,4 +364,87 @@ func TestEstablishedConnectionsAreNotEvicted(t *testing.T) {
 	if got := s.ingress(client.Frame()); got.verdict != "drop_flows_full" || got.action != tcDrop {
 		t.Errorf("one too many: %s", got.verdict)
 	}
+}
+
+// quoteIn is the ICMP error of a router that quotes a packet of the server.
+func quoteIn(quoted wire.Packet, kind, code uint8) wire.Packet {
+	router, protocol := netip.MustParseAddrPort("192.0.2.254:0"), uint8(1)
+	if quoted.Source.Addr().Is6() {
+		router, protocol = netip.MustParseAddrPort("[2001:db8:ffff::1]:0"), wire.ICMP6
+	}
+	ip := quoted.Frame()[14:]
+	icmp := slices.Concat([]byte{kind, code, 0, 0}, octets(1400), ip[:min(len(ip), 68)])
+	sum := sumOf(icmp)
+	if protocol == wire.ICMP6 { // RFC 4443 2.3
+		from, to := router.Addr().As16(), quoted.Source.Addr().As16()
+		sum += sumOf(slices.Concat(from[:], to[:], octets(uint32(len(icmp)), wire.ICMP6)))
+	}
+	for sum>>16 != 0 {
+		sum = sum&0xffff + sum>>16
+	}
+	binary.BigEndian.PutUint16(icmp[2:], ^uint16(sum))
+	return wire.Packet{Source: router, To: quoted.Source, Protocol: protocol, Payload: icmp}
+}
+
+func sumOf(b []byte) (sum uint32) {
+	for i := 0; i+1 < len(b); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	return sum
+}
+
+func TestErrorsQuoteWhatTheKernelHasSent(t *testing.T) {
+	s := newTranslator(t)
+	kinds := map[bool][]uint8{true: {3, 11, 12}, false: {1, 2, 3, 4}}
+	for _, client := range bothFamilies() {
+		s.translated(client, nil)
+		sent := reversed(client) // in the client's numbers
+		sent.Payload = nil
+		kernel := sent
+		kernel.Seq += usualTranslation.Delta
+		for _, kind := range kinds[client.Source.Addr().Is4()] {
+			got, want := s.ingress(quoteIn(sent, kind, 4).Frame()), quoteIn(kernel, kind, 4).Frame()
+			// The quoted TCP checksum stays: nobody checks the one of a part.
+			at := len(want) - 4
+			copy(want[at:at+2], got.out[at:at+2])
+			binary.BigEndian.PutUint16(want[icmpAt(client)+2:], binary.BigEndian.Uint16(got.out[icmpAt(client)+2:]))
+			if got.verdict != "pass_error" || !bytes.Equal(got.out, want) {
+				t.Errorf("%s, type %d: %s\n%x, want\n%x", client.Source, kind, got.verdict, got.out, want)
+			}
+			if !icmpSumIsRight(got.out, client) {
+				t.Errorf("%s, type %d: the checksum is wrong: %x", client.Source, kind, got.out)
+			}
+		}
+		for _, kind := range []uint8{0, 8, 128, 135} {
+			frame := quoteIn(sent, kind, 0).Frame()
+			if got := s.ingress(frame); got.verdict != "pass_other" || !bytes.Equal(got.out, frame) {
+				t.Errorf("%s, type %d is no error: %s", client.Source, kind, got.verdict)
+			}
+		}
+		whole := quoteIn(sent, kinds[client.Source.Addr().Is4()][0], 0).Frame()
+		for length := icmpAt(client); length < len(whole); length++ { // however short: no fault
+			if got := s.ingress(whole[:length]); got.action != tcNext {
+				t.Errorf("%s, %d bytes: %s", client.Source, length, got.verdict)
+			}
+		}
+	}
+}
+
+func icmpAt(client wire.Packet) int {
+	if client.Source.Addr().Is4() {
+		return 14 + 20
+	}
+	return 14 + 40
+}
+
+func icmpSumIsRight(frame []byte, client wire.Packet) bool {
+	icmp := frame[icmpAt(client):]
+	sum := sumOf(icmp)
+	if !client.Source.Addr().Is4() {
+		sum += sumOf(frame[14+8:14+40]) + uint32(len(icmp)) + wire.ICMP6
+	}
+	for sum>>16 != 0 {
+		sum = sum&0xffff + sum>>16
+	}
+	return sum == 0xffff
 }

@@ -238,6 +238,25 @@ func (w *wireLab) flowsLive(t *testing.T) (n int) {
 	return n
 }
 
+// A client that the edge does not guard may take over a port in TIME_WAIT by a
+// SYN, and its connection is not translated.
+func TestKernelHandshakeFollowsATranslatedConnection(t *testing.T) {
+	w := newWire(t, wireRoute, wireSettings{setup: "translate"})
+	wireFamilies(t, func(t *testing.T, v6 bool) {
+		s := w.serve(t, wireEcho)
+		old := w.flow(t, v6)
+		wireTimeWait(old, s)
+		w.awaitState(t, old, "TIME-WAIT")
+		f := old.reuse()
+		f.behind, f.isn = true, old.isn+1<<20
+		before := w.verdicts(t)
+		f.open()
+		f.send(0, wireData, []byte(wireRequest))
+		f.expectStream(wireRequest)
+		w.expect(t, before, wireVerdicts{"pass_syn": 1, "setup": 0, "pass_translated": 0})
+	})
+}
+
 // Live connections outlive the daemon, and its successor knows them.
 func TestTranslatedConnectionsSurviveTheDaemon(t *testing.T) {
 	w := newWire(t, wireRoute, wireSettings{setup: "translate"})
