@@ -48,7 +48,7 @@ struct sock {
 };
 
 struct inet_sock {
-	u16 inet_sport;
+	u16 inet_sport; /* big-endian, still there when skc_num is not */
 };
 
 struct inet_connection_sock {

@@ -82,6 +82,7 @@ struct generated {
 	enum filter_layout *filter;
 	enum announced_limit *announced;
 	enum silent_policy *silent;
+	enum established_limit *established;
 } *generated __attribute__((unused));
 
 #endif

@@ -9,6 +9,7 @@
  * a connection that the kernel has.
  */
 #include "enforced.h"
+#include "established.h"
 #include "icmp.h"
 #include "walk.h"
 
@@ -277,7 +278,7 @@ int BPF_PROG(server_established, const struct sock *sk, int old_state, int new_s
 	bool begins = old_state == BPF_TCP_SYN_RECV && new_state == BPF_TCP_ESTABLISHED;
 	struct connection c;
 
-	if (!begins && !(new_state == BPF_TCP_CLOSE && translating))
+	if (!begins && !(new_state == BPF_TCP_CLOSE && (translating || hears_edges)))
 		return 0;
 	if (sk->__sk_common.skc_net.net->net_cookie != netns_cookie)
 		return 0;
@@ -289,6 +290,7 @@ int BPF_PROG(server_established, const struct sock *sk, int old_state, int new_s
 	if (translating)
 		translation_follow((const struct endpoints *)&c, c.client_isn, old_state,
 				   new_state);
+	established_event(&c, begins);
 	return 0;
 }
 

@@ -5,6 +5,7 @@
 #define SMARTCOOKIE_WALK_H
 
 #include "ends.h"
+#include "established.h"
 #include "service.h"
 
 /* The context of an iterator over TCP sockets: pointers at fixed places. */
@@ -31,8 +32,10 @@ int walk_connections(struct bpf_iter__tcp *ctx)
 	if (!sk || !state_is_established(sk->skc_state))
 		return 0;
 	bool v6 = socket_ends(sk, &c, address);
-	if (service_search(address, v6, sk->skc_num) != SERVICE_NONE)
-		bpf_seq_write(ctx->meta->seq, &c, sizeof(c)); /* full: the kernel comes again */
+	if (service_search(address, v6, sk->skc_num) == SERVICE_NONE)
+		return 0;
+	established_add(&c); /* the socket is locked: it cannot end meanwhile */
+	bpf_seq_write(ctx->meta->seq, &c, sizeof(c)); /* full: the kernel comes again */
 	return 0;
 }
 

@@ -229,6 +229,14 @@ struct connection_note {
 	__u32 pad;
 };
 
+/* The table of established connections, for announcements. */
+enum established_limit { ESTABLISHED_MAX = 1 << 21 };
+
+struct established_state {
+	__u32 round; /* of the walk that last saw an entry, or later */
+	__u32 lost;  /* the table was full: the sockets themselves are to be walked */
+};
+
 enum connection_event {
 	CONNECTION_ESTABLISHED = 1, /* the server's kernel has it, or had it */
 	CONNECTION_REQUEUED    = 2, /* its first packet has displaced an old socket */

@@ -9,9 +9,9 @@ import (
 // for; the others need only be over before the next.
 const (
 	firstWithin   = time.Second
-	chunk         = 5 * time.Millisecond // in which messages are sent together
-	bytesPerChunk = 4096                 // at least, and at most
-	chunkMost     = 128 << 10
+	chunk         = 20 * time.Millisecond // in which messages are sent together
+	bytesPerChunk = 16 << 10              // at least, and at most
+	chunkMost     = 512 << 10
 )
 
 func pause(d time.Duration) { time.Sleep(d) }

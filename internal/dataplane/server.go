@@ -36,6 +36,7 @@ type Server struct {
 	objects serverObjects
 	config  ServerConfig
 	links   map[string]link.Link
+	walks   uint64 // over the connections, so far
 }
 
 // LoadServer loads the programs, see LoadEdge.
@@ -67,6 +68,10 @@ func (s *Server) shape(spec *ebpf.CollectionSpec) error {
 	spec.Maps["recent"].MaxEntries = uint32(c.Recent)
 	spec.Maps["half_open"].MaxEntries = halfOpen
 	spec.Maps["flows"].MaxEntries = uint32(max(c.Translated, 1))
+	spec.Maps["established"].MaxEntries = 1
+	if c.HearsEdges {
+		spec.Maps["established"].MaxEntries = uint32(serverEstablishedLimitESTABLISHED_MAX)
+	}
 	cookie, err := netnsCookie()
 	if err != nil {
 		return err
@@ -94,7 +99,8 @@ func (s *Server) load(pins *Pins, spec *ebpf.CollectionSpec) error {
 		return err
 	}
 	_, err := loadShared(pins, spec, &s.objects,
-		[][]string{{"counters"}, {"recent"}, {"clock"}, {"flows"}, {"half_open"}, {"enforced_until"}, {"edges"}}, shared)
+		[][]string{{"counters"}, {"recent"}, {"clock"}, {"flows"}, {"half_open"}, {"enforced_until"}, {"edges"},
+			{"established", "established_round"}}, shared)
 	return err
 }
 
@@ -153,6 +159,7 @@ func (s *Server) Attach(pins *Pins) error {
 		"flows": s.objects.Flows, "half_open": s.objects.HalfOpen,
 		"clock": s.objects.Clock, "services": s.objects.Services,
 		"enforced_until": s.objects.EnforcedUntil, "edges": s.objects.Edges,
+		"established": s.objects.Established, "established_round": s.objects.EstablishedRound,
 		"prefixes4": s.objects.Prefixes4, "prefixes6": s.objects.Prefixes6, "port_ranges": s.objects.PortRanges,
 	}); err != nil {
 		return err

@@ -61,6 +61,18 @@ type serverEpochCache struct {
 	LengthNs uint64
 }
 
+type serverEstablishedLimit uint32
+
+const (
+	serverEstablishedLimitESTABLISHED_MAX serverEstablishedLimit = 2097152
+)
+
+type serverEstablishedState struct {
+	_     structs.HostLayout
+	Round uint32
+	Lost  uint32
+}
+
 type serverKeySlot struct {
 	_           structs.HostLayout
 	Epoch       uint64
@@ -146,6 +158,8 @@ const (
 	serverMapEdges              = "edges"
 	serverMapEnforcedUntil      = "enforced_until"
 	serverMapEpochSeen          = "epoch_seen"
+	serverMapEstablished        = "established"
+	serverMapEstablishedRound   = "established_round"
 	serverMapFlows              = "flows"
 	serverMapHalfOpen           = "half_open"
 	serverMapKeys               = "keys"
@@ -223,22 +237,24 @@ type serverProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type serverMapSpecs struct {
-	Allowed4      *ebpf.MapSpec `ebpf:"allowed4"`
-	Allowed6      *ebpf.MapSpec `ebpf:"allowed6"`
-	Clock         *ebpf.MapSpec `ebpf:"clock"`
-	Counters      *ebpf.MapSpec `ebpf:"counters"`
-	Edges         *ebpf.MapSpec `ebpf:"edges"`
-	EnforcedUntil *ebpf.MapSpec `ebpf:"enforced_until"`
-	EpochSeen     *ebpf.MapSpec `ebpf:"epoch_seen"`
-	Flows         *ebpf.MapSpec `ebpf:"flows"`
-	HalfOpen      *ebpf.MapSpec `ebpf:"half_open"`
-	Keys          *ebpf.MapSpec `ebpf:"keys"`
-	PortRanges    *ebpf.MapSpec `ebpf:"port_ranges"`
-	Prefixes4     *ebpf.MapSpec `ebpf:"prefixes4"`
-	Prefixes6     *ebpf.MapSpec `ebpf:"prefixes6"`
-	Recent        *ebpf.MapSpec `ebpf:"recent"`
-	Services      *ebpf.MapSpec `ebpf:"services"`
-	Vrfs          *ebpf.MapSpec `ebpf:"vrfs"`
+	Allowed4         *ebpf.MapSpec `ebpf:"allowed4"`
+	Allowed6         *ebpf.MapSpec `ebpf:"allowed6"`
+	Clock            *ebpf.MapSpec `ebpf:"clock"`
+	Counters         *ebpf.MapSpec `ebpf:"counters"`
+	Edges            *ebpf.MapSpec `ebpf:"edges"`
+	EnforcedUntil    *ebpf.MapSpec `ebpf:"enforced_until"`
+	EpochSeen        *ebpf.MapSpec `ebpf:"epoch_seen"`
+	Established      *ebpf.MapSpec `ebpf:"established"`
+	EstablishedRound *ebpf.MapSpec `ebpf:"established_round"`
+	Flows            *ebpf.MapSpec `ebpf:"flows"`
+	HalfOpen         *ebpf.MapSpec `ebpf:"half_open"`
+	Keys             *ebpf.MapSpec `ebpf:"keys"`
+	PortRanges       *ebpf.MapSpec `ebpf:"port_ranges"`
+	Prefixes4        *ebpf.MapSpec `ebpf:"prefixes4"`
+	Prefixes6        *ebpf.MapSpec `ebpf:"prefixes6"`
+	Recent           *ebpf.MapSpec `ebpf:"recent"`
+	Services         *ebpf.MapSpec `ebpf:"services"`
+	Vrfs             *ebpf.MapSpec `ebpf:"vrfs"`
 }
 
 // serverVariableSpecs contains global variables before they are loaded into the kernel.
@@ -277,22 +293,24 @@ func (o *serverObjects) Close() error {
 //
 // It can be passed to loadServerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type serverMaps struct {
-	Allowed4      *ebpf.Map `ebpf:"allowed4"`
-	Allowed6      *ebpf.Map `ebpf:"allowed6"`
-	Clock         *ebpf.Map `ebpf:"clock"`
-	Counters      *ebpf.Map `ebpf:"counters"`
-	Edges         *ebpf.Map `ebpf:"edges"`
-	EnforcedUntil *ebpf.Map `ebpf:"enforced_until"`
-	EpochSeen     *ebpf.Map `ebpf:"epoch_seen"`
-	Flows         *ebpf.Map `ebpf:"flows"`
-	HalfOpen      *ebpf.Map `ebpf:"half_open"`
-	Keys          *ebpf.Map `ebpf:"keys"`
-	PortRanges    *ebpf.Map `ebpf:"port_ranges"`
-	Prefixes4     *ebpf.Map `ebpf:"prefixes4"`
-	Prefixes6     *ebpf.Map `ebpf:"prefixes6"`
-	Recent        *ebpf.Map `ebpf:"recent"`
-	Services      *ebpf.Map `ebpf:"services"`
-	Vrfs          *ebpf.Map `ebpf:"vrfs"`
+	Allowed4         *ebpf.Map `ebpf:"allowed4"`
+	Allowed6         *ebpf.Map `ebpf:"allowed6"`
+	Clock            *ebpf.Map `ebpf:"clock"`
+	Counters         *ebpf.Map `ebpf:"counters"`
+	Edges            *ebpf.Map `ebpf:"edges"`
+	EnforcedUntil    *ebpf.Map `ebpf:"enforced_until"`
+	EpochSeen        *ebpf.Map `ebpf:"epoch_seen"`
+	Established      *ebpf.Map `ebpf:"established"`
+	EstablishedRound *ebpf.Map `ebpf:"established_round"`
+	Flows            *ebpf.Map `ebpf:"flows"`
+	HalfOpen         *ebpf.Map `ebpf:"half_open"`
+	Keys             *ebpf.Map `ebpf:"keys"`
+	PortRanges       *ebpf.Map `ebpf:"port_ranges"`
+	Prefixes4        *ebpf.Map `ebpf:"prefixes4"`
+	Prefixes6        *ebpf.Map `ebpf:"prefixes6"`
+	Recent           *ebpf.Map `ebpf:"recent"`
+	Services         *ebpf.Map `ebpf:"services"`
+	Vrfs             *ebpf.Map `ebpf:"vrfs"`
 }
 
 func (m *serverMaps) Close() error {
@@ -304,6 +322,8 @@ func (m *serverMaps) Close() error {
 		m.Edges,
 		m.EnforcedUntil,
 		m.EpochSeen,
+		m.Established,
+		m.EstablishedRound,
 		m.Flows,
 		m.HalfOpen,
 		m.Keys,

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"smartcookie/internal/dataplane"
 	"smartcookie/internal/lab"
 )
 
@@ -96,4 +97,28 @@ func TestOutsideDoesNotReachTheControlSocket(t *testing.T) {
 	if n := split.edge.verdicts(t)["control_refused_length"]; n != 7 {
 		t.Errorf("%d messages refused, 7 were sent from the inside and 100 from the outside", n)
 	}
+}
+
+// The table follows the kernel's sockets by their events alone: the walk over
+// the sockets, which would mend it, comes only once an edge is heard.
+func TestTableOfConnectionsFollowsTheSockets(t *testing.T) {
+	l := newLab(t, lab.Options{})
+	serveEcho(t, l)
+	split := newSpeaking(t, l, false)
+	split.server.start(t)
+	table := pinnedMap(t, split.server, dataplane.ServerAgent, "established")
+	entries := func() (n int) {
+		var key []byte
+		var round uint32
+		for all := table.Iterate(); all.Next(&key, &round); {
+			n++
+		}
+		return n
+	}
+	talks := newTalks(t, l, 50)
+	eventually(t, 5*time.Second, "all connections are in the table", func() bool { return entries() == len(talks) })
+	for _, talk := range talks[10:] {
+		talk.conn.Close()
+	}
+	eventually(t, 5*time.Second, "closed connections have left it", func() bool { return entries() == 10 })
 }

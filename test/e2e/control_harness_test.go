@@ -31,7 +31,7 @@ func newSpeaking(t *testing.T, l *lab.Lab, ipv6 bool, edits ...string) halves {
 	t.Helper()
 	edge, server := controlAt(l, 1, ipv6), controlAt(l, 2, ipv6)
 	keys := labKeys(t, l)
-	edits = append(edits, fmt.Sprintf("ports: [%d]", lab.HTTPPort), fmt.Sprintf("ports: [%d, %d, %d]", lab.HTTPPort, echoPort, closedPort))
+	edits = append(edits, fmt.Sprintf("ports: [%d]", lab.HTTPPort), fmt.Sprintf("ports: [%d, %d, %d, %d-%d]", lab.HTTPPort, echoPort, closedPort, crowdPort, crowdPort+200))
 	edit := strings.NewReplacer(edits...)
 	write := func(name, content string) string {
 		file, err := l.WriteFile(name+".yaml", edit.Replace(content))

@@ -18,6 +18,10 @@ import (
 var program string
 
 func TestMain(m *testing.M) {
+	if what := os.Getenv(crowdEnv); what != "" {
+		fmt.Fprintln(os.Stderr, runCrowd(what))
+		os.Exit(1)
+	}
 	if os.Geteuid() != 0 {
 		fmt.Println("end-to-end tests need root: they make network namespaces and load BPF programs")
 		if os.Getenv("CI") == "true" {
