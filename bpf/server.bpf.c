@@ -96,7 +96,8 @@ NOINLINE bool socket_takes(struct bpf_sock *sk, const struct packet *p, const st
 }
 
 /* A packet whose ends have a translated connection; NOT_TRANSLATED: it belongs
- * to another one. */
+ * to another one. SYN_AGAIN: the kernel has not been heard, but has not forgotten;
+ * resetting its handshake would bring a second SYN-ACK behind the delayed one. */
 NOINLINE int server_translated(struct __sk_buff *skb, const struct packet *p,
 			       const struct service *service, u32 id, struct bpf_sock *sk)
 {
@@ -110,7 +111,9 @@ NOINLINE int server_translated(struct __sk_buff *skb, const struct packet *p,
 		return refuse(id, VERDICT_DROP_UNVERIFIED_SYNACK);
 	bool first = p->seq - 1 == t->client_isn && p->ack - 1 == t->cookie;
 	if (!deltas_are_known(t)) {
-		if (first ? t->state == TRANSLATION_UNANSWERED : proves_another(p, service))
+		if (first && t->state == TRANSLATION_UNANSWERED)
+			return sk && sk->state == BPF_TCP_NEW_SYN_RECV ? SYN_AGAIN : NOT_TRANSLATED;
+		if (!first && proves_another(p, service))
 			return NOT_TRANSLATED;
 		return translate_wait(skb, id, t);
 	}
@@ -170,9 +173,9 @@ INLINE int server_service(struct __sk_buff *skb, struct packet *p, const struct 
 	verdict = NOT_TRANSLATED;
 	if (translating && service->setup != SETUP_NATIVE)
 		verdict = server_translated(skb, p, service, id, sk);
-	if (verdict != NOT_TRANSLATED)
+	if (verdict != NOT_TRANSLATED && verdict != SYN_AGAIN)
 		; /* done */
-	else if (sk && !listener)
+	else if (sk && !listener && verdict != SYN_AGAIN)
 		verdict = server_known(skb, p, service, id, sk);
 	else if (p->flags & TCP_RST)
 		verdict = next(id, VERDICT_PASS_RST);

@@ -41,6 +41,7 @@ volatile bool translating = false;
 enum translate_limits {
 	REQUEUES_MAX = 8,    /* of packets that overtake the SYN-ACK, in each round */
 	NOT_TRANSLATED = -2, /* beside TC's verdicts */
+	SYN_AGAIN = -3,
 };
 
 /* The longest that a kernel keeps TIME_WAIT or a handshake, and a margin. */
@@ -231,6 +232,8 @@ GLOBAL int translate_synack(struct __sk_buff *skb, const struct packet *p, u32 i
 	}
 	if (!deltas_are_known(t))
 		synack_learn(skb, p, t);
+	else if (t->state == TRANSLATION_SYN_RECEIVED && p->seq - t->cookie != t->delta)
+		translation_void(t); /* of an earlier attempt: the client's next copy begins anew */
 	return refuse(id, VERDICT_DROP_OWN_SYNACK);
 }
 

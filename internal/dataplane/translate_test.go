@@ -249,13 +249,19 @@ func TestOwnSYNACKIsSwallowed(t *testing.T) {
 			if got := s.egress(p.Frame()); got.verdict != "drop_own_synack" || got.action != tcDrop {
 				t.Errorf("SYN-ACK: %s", got.verdict)
 			}
-			p.Seq++
 		}
 		if err := s.HalfOpen.Lookup(key, &value); err != nil {
 			t.Fatal(err)
 		}
 		if value.Delta != 100-usualTranslation.Cookie || value.StampDelta != 1500 || value.KernelScale != 9 {
 			t.Errorf("learnt %+v", value)
+		}
+		p.Seq++ // the kernel has begun anew
+		if got := s.egress(p.Frame()); got.verdict != "drop_own_synack" {
+			t.Errorf("SYN-ACK with another number: %s", got.verdict)
+		}
+		if err := s.HalfOpen.Lookup(key, &value); err != nil || value.ExpiresNs != 1 {
+			t.Errorf("what is wrong is not forgotten: %+v, %v", value, err)
 		}
 	}
 }

@@ -148,21 +148,15 @@ func mustTalk(t *testing.T, l *lab.Lab) {
 }
 
 // mustBeDefended talks, and checks that both halves have done their work: one
-// answer and one native setup for each connection.
+// answer and one setup for each connection.
 func mustBeDefended(t *testing.T, l *lab.Lab, guard *lab.Guard) {
-	t.Helper()
-	mustBeSetUp(t, l, guard, "setup")
-}
-
-// mustBeSetUp is the same for one way of setting up.
-func mustBeSetUp(t *testing.T, l *lab.Lab, guard *lab.Guard, setup string) {
 	t.Helper()
 	mustTalk(t, l)
 	edge, server := countsOf(t, guard)
 	t.Logf("edge: %v", edge)
 	t.Logf("server: %v", server)
-	if edge["answer_syn"] != 2*connections || server[setup] != 2*connections {
-		t.Errorf("answer_syn is %d and %s is %d, want %d each", edge["answer_syn"], setup, server[setup], 2*connections)
+	if edge["answer_syn"] != 2*connections || server["setup"] != 2*connections {
+		t.Errorf("answer_syn is %d and setup is %d, want %d each", edge["answer_syn"], server["setup"], 2*connections)
 	}
 	for _, verdict := range []string{"drop_bad_cookie", "drop_refused", "pass_closed_port"} {
 		if n := server[verdict]; n != 0 {

@@ -10,13 +10,7 @@ import (
 	"smartcookie/internal/lab"
 )
 
-func TestNativeShapesServeBothFamilies(t *testing.T) { shapesServe(t, "setup") }
-
-// Before Linux 6.9 the kernel adopts no cookie: connections are translated.
-func TestOldKernelServesBothFamiliesByTranslation(t *testing.T) { shapesServe(t, "setup_translated") }
-
-// shapesServe wants every connection to be made in one way.
-func shapesServe(t *testing.T, setup string) {
+func TestNativeShapesServeBothFamilies(t *testing.T) {
 	for _, test := range []struct {
 		name, defence string
 		topology      lab.Topology
@@ -30,7 +24,7 @@ func shapesServe(t *testing.T, setup string) {
 			serveEcho(t, l, "")
 			guard := defend(t, l, test.defence)
 			logVerifier(t)
-			mustBeSetUp(t, l, guard, setup)
+			mustBeDefended(t, l, guard)
 		})
 	}
 }
