@@ -52,3 +52,6 @@ func cpuSet(cpus []int) unix.CPUSet {
 	}
 	return set
 }
+
+// LoadCPU is where programs run that shall share one CPU: not the generator's.
+func (l *Lab) LoadCPU() int { return l.cpus.others[0] }

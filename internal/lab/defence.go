@@ -272,7 +272,11 @@ func (l *Lab) edgeConfig(edge EdgeHost, keys string) string {
 
 // ServerConfig returns the configuration of the lab's server agent.
 func (l *Lab) ServerConfig(keys string) string {
-	return fmt.Sprintf("keys: %s\ninterfaces: [%s]\n%s    setup: %s\n", keys, l.Server.Port, l.service(), l.Setup())
+	port := l.Server.Port
+	if l.options.Direct {
+		port = directPort
+	}
+	return fmt.Sprintf("keys: %s\ninterfaces: [%s]\n%s    setup: %s\n", keys, port, l.service(), l.Setup())
 }
 
 // Setup is how the lab's server makes connections of cookies.

@@ -46,6 +46,9 @@ type Options struct {
 	// Resolve leaves neighbours to ARP and neighbour discovery. Otherwise they
 	// are permanent entries.
 	Resolve bool
+	// Direct connects client and server by a link without an edge, which then
+	// sees SYNs only; the server's agent is on that link.
+	Direct bool
 	// Standing lets the lab outlive its process, until Down.
 	Standing bool
 	// MTU of every link, 1500 if 0.
@@ -131,7 +134,7 @@ func New(options Options) (*Lab, error) {
 	}
 	lab := &Lab{options: options, cpus: cpus}
 	lab.plan()
-	steps := []func() error{shareNamespaceDir, lab.makeState, lab.makeNamespaces, lab.makeLinks, lab.makeRoutes, lab.tune}
+	steps := []func() error{shareNamespaceDir, lab.makeState, lab.makeNamespaces, lab.makeLinks, lab.makeRoutes, lab.makeDirect, lab.tune}
 	for _, step := range steps {
 		if err := step(); err != nil {
 			return nil, errors.Join(fmt.Errorf("make the lab: %w", err), lab.Close())

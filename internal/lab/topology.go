@@ -128,18 +128,23 @@ func (l *Lab) connect(c cable) error {
 	return l.lay(c.wire)
 }
 
-// pair makes a veth pair.
+// pair makes a veth pair with the offloads that XDP needs.
 func (l *Lab) pair(c cable) error {
+	if err := l.join(c); err != nil {
+		return err
+	}
+	return errors.Join(c.from.prepare(c.fromPort), c.to.prepare(c.toPort))
+}
+
+// join makes a veth pair.
+func (l *Lab) join(c cable) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.Namespace, attrs.MTU = c.fromPort, netlink.NsFd(c.from.handle), l.options.MTU
 	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: c.toPort, PeerNamespace: netlink.NsFd(c.to.handle)}
 	if err := netlink.LinkAdd(veth); err != nil {
 		return fmt.Errorf("connect %s to %s by a veth pair: %w", c.from.Name, c.to.Name, err)
 	}
-	if err := errors.Join(c.from.up(c.fromPort), c.to.up(c.toPort)); err != nil {
-		return err
-	}
-	return errors.Join(c.from.prepare(c.fromPort), c.to.prepare(c.toPort))
+	return errors.Join(c.from.up(c.fromPort), c.to.up(c.toPort))
 }
 
 func (n *Namespace) up(port string) error {
