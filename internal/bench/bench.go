@@ -13,17 +13,18 @@ import (
 	"text/tabwriter"
 )
 
-// Row is one figure. A row of the loop also has its ratio to kernel cookies in
-// the same rounds: how many times as many SYNs.
+// Row is one figure. Some also have a ratio to something else in the same
+// rounds: those of the loop to kernel cookies, how many times as many SYNs.
 type Row struct {
-	Experiment string  `json:"experiment"` // testrun, loop
+	Experiment string  `json:"experiment"` // testrun, loop, server
 	Name       string  `json:"name"`
 	Hash       string  `json:"hash"`
 	Family     int     `json:"family"`
-	Min        float64 `json:"ns_min"`
-	Median     float64 `json:"ns_median"`
-	Max        float64 `json:"ns_max"`
-	RatioKC    float64 `json:"ratio_to_kernel_cookies,omitempty"`
+	Min        float64 `json:"ns_min,omitempty"`
+	Median     float64 `json:"ns_median,omitempty"`
+	Max        float64 `json:"ns_max,omitempty"`
+	RatioTo    string  `json:"ratio_to,omitempty"`
+	Ratio      float64 `json:"ratio,omitempty"` // median
 	RatioMin   float64 `json:"ratio_min,omitempty"`
 	RatioMax   float64 `json:"ratio_max,omitempty"`
 }
@@ -62,17 +63,30 @@ func WriteJSON(name string, rows []Row) error {
 // WriteTable writes the rows of one experiment for people.
 func WriteTable(w io.Writer, rows []Row) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "experiment\tname\thash\tIPv\tmin ns\tmedian ns\tmax ns\tx kernel cookies\t")
+	fmt.Fprintln(table, "experiment\tname\thash\tIPv\tmin ns\tmedian ns\tmax ns\tratio\tto\t")
 	for _, r := range rows {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%.1f\t%.1f\t%.1f\t%s\t\n",
-			r.Experiment, r.Name, cmp.Or(r.Hash, "-"), r.Family, r.Min, r.Median, r.Max, r.ratio())
+		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t\n",
+			r.Experiment, r.Name, cmp.Or(r.Hash, "-"), r.Family,
+			nanoseconds(r.Min), nanoseconds(r.Median), nanoseconds(r.Max), r.ratio(), cmp.Or(r.RatioTo, "-"))
 	}
 	return table.Flush()
 }
 
-func (r Row) ratio() string {
-	if r.RatioKC == 0 {
-		return ""
+// nanoseconds is empty where only ratios mean something.
+func nanoseconds(ns float64) string {
+	if ns == 0 {
+		return "-"
 	}
-	return fmt.Sprintf("%.1f (%.1f-%.1f)", r.RatioKC, r.RatioMin, r.RatioMax)
+	return fmt.Sprintf("%.1f", ns)
+}
+
+func (r Row) ratio() string {
+	if r.RatioTo == "" {
+		return "-"
+	}
+	digits := 1
+	if r.Median == 0 { // of throughputs: hundredths are what matters
+		digits = 3
+	}
+	return fmt.Sprintf("%.*f (%.*f-%.*f)", digits, r.Ratio, digits, r.RatioMin, digits, r.RatioMax)
 }

@@ -92,7 +92,7 @@ func loopRows(all []*contender) []Row {
 			rows = append(rows, Row{
 				Experiment: "loop", Name: c.name + names[profile], Hash: c.hash, Family: 4,
 				Min: s.Min, Median: s.Median, Max: s.Max,
-				RatioKC: r.Median, RatioMin: r.Min, RatioMax: r.Max,
+				RatioTo: kernelCookies, Ratio: r.Median, RatioMin: r.Min, RatioMax: r.Max,
 			})
 		}
 	}
