@@ -8,7 +8,7 @@
 #ifndef SMARTCOOKIE_AGENTS_H
 #define SMARTCOOKIE_AGENTS_H
 
-#include "service.h"
+#include "memo.h"
 
 enum { AGENTS_MAX = 1024, LISTENERS_MAX = 65536 };
 
@@ -101,6 +101,21 @@ INLINE u32 agent_stance(u32 id, const u32 address[4], bool v6, u16 port)
 	if (peer->any_listens || agent_listens(*agent, address, v6, port))
 		return learns;
 	return learns | STANCE_CLOSED;
+}
+
+NOINLINE u32 stance_search(const u32 *address, bool v6, u16 port)
+{
+	if (!address)
+		return SERVICE_NONE;
+	u32 id = service_search(address, v6, port);
+
+	return id == SERVICE_NONE ? id : id | agent_stance(id, address, v6, port);
+}
+
+/* The service's id, and how we stand to its agent (enum stance). */
+INLINE u32 service_find(const u32 address[4], bool v6, u16 port, u64 version)
+{
+	return memo_find(address, v6, port, version, stance_search);
 }
 
 #endif

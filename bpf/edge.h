@@ -10,10 +10,10 @@
 #ifndef SMARTCOOKIE_EDGE_H
 #define SMARTCOOKIE_EDGE_H
 
+#include "agents.h"
 #include "answer.h"
 #include "filter.h"
 #include "forward.h"
-#include "memo.h"
 
 /* Below two tags a host's kernel makes no connection from a cookie. */
 INLINE bool tags_prevent_setup(const struct packet *p)

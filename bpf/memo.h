@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What an edge remembers of an address and port. */
+/* What each CPU remembers of an address and port. */
 #ifndef SMARTCOOKIE_MEMO_H
 #define SMARTCOOKIE_MEMO_H
 
-#include "agents.h"
 #include "service.h"
 
 enum { MEMO_SLOTS = 256 };
@@ -14,7 +13,7 @@ struct service_memo {
 	u64 version;
 	u32 address[4];
 	u16 port;
-	u16 service; /* and enum stance */
+	u16 found; /* the service's id; at the edge also enum stance */
 	u32 v6;
 };
 
@@ -34,24 +33,9 @@ INLINE bool memo_is(const struct service_memo *m, const u32 address[4], bool v6,
 		       m->address[3] == address[3]);
 }
 
-NOINLINE u32 memo_fill(struct service_memo *m, const u32 *address, bool v6, u16 port)
-{
-	if (!m || !address)
-		return SERVICE_NONE;
-	m->service = (u16)service_search(address, v6, port);
-	if (m->service != SERVICE_NONE)
-		m->service |= (u16)agent_stance(m->service, address, v6, port);
-	m->port = port;
-	m->v6 = v6;
-	m->address[0] = address[0];
-	for (int i = 1; i < 4 && v6; i++)
-		m->address[i] = address[i];
-	return m->service;
-}
-
-/* The service's id, and how we stand to its agent (enum stance), remembered
- * until the tables change. */
-INLINE u32 service_find(const u32 address[4], bool v6, u16 port, u64 version)
+/* What a search says of an address and port, remembered until the tables change. */
+INLINE u32 memo_find(const u32 address[4], bool v6, u16 port, u64 version,
+		     u32 (*search)(const u32 *address, bool v6, u16 port))
 {
 	u32 slot = ((v6 ? address[3] : address[0]) * 31 + port) & (MEMO_SLOTS - 1);
 	struct service_memo *m = bpf_map_lookup_elem(&service_memos, &slot);
@@ -59,9 +43,15 @@ INLINE u32 service_find(const u32 address[4], bool v6, u16 port, u64 version)
 	if (!m)
 		return SERVICE_NONE; /* fail open: cannot happen, the slot is within the map */
 	if (LIKELY(memo_is(m, address, v6, port, version)))
-		return m->service;
+		return m->found;
 	m->version = version;
-	return memo_fill(m, address, v6, port);
+	m->found = (u16)search(address, v6, port);
+	m->port = port;
+	m->v6 = v6;
+	m->address[0] = address[0];
+	for (int i = 1; i < 4 && v6; i++)
+		m->address[i] = address[i];
+	return m->found;
 }
 
 #endif

@@ -11,6 +11,7 @@
 #include "enforced.h"
 #include "established.h"
 #include "icmp.h"
+#include "memo.h"
 #include "walk.h"
 
 /* How depends on the service and, unless that is settled, on what the kernel
@@ -190,13 +191,22 @@ INLINE int server_service(struct __sk_buff *skb, struct packet *p, const struct 
 
 enum { UNPROTECTED = -1 };
 
+NOINLINE u32 port_search(const u32 *address, bool v6, u16 port)
+{
+	return address ? service_search(address, v6, port) : SERVICE_NONE;
+}
+
 /* The service at an address and port, SERVICE_NONE: another port of a protected
  * address. */
 NOINLINE int service_at(const u32 *address, bool v6, u16 port)
 {
-	const struct port_set *set = prefix_find(address, v6);
+	u32 zero = 0;
+	const struct agent_clock *c = bpf_map_lookup_elem(&clock, &zero);
+	u32 id = c ? memo_find(address, v6, port, c->tables_version, port_search) : SERVICE_NONE;
 
-	return set ? (int)port_find(set, port) : UNPROTECTED;
+	if (LIKELY(id != SERVICE_NONE))
+		return (int)id;
+	return prefix_find(address, v6) ? SERVICE_NONE : UNPROTECTED;
 }
 
 SEC("tc")
@@ -228,8 +238,10 @@ INLINE int server_answers(struct __sk_buff *skb, const struct packet *p, u32 id)
 {
 	struct endpoints e;
 
+	if (!translating)
+		return next(id, VERDICT_PASS_INSIDE);
 	endpoints_of(&p->flow, true, &e);
-	struct translation *t = translating ? translation_find(&e) : NULL;
+	struct translation *t = translation_find(&e);
 	if (!t)
 		return next(id, VERDICT_PASS_INSIDE);
 	if (flags_open(p->flags)) { /* the server itself connects from its port */

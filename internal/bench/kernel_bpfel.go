@@ -118,7 +118,7 @@ type kernelServiceMemo struct {
 	Version uint64
 	Address [4]uint32
 	Port    uint16
-	Service uint16
+	Found   uint16
 	V6      uint32
 }
 

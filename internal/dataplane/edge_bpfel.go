@@ -187,7 +187,7 @@ type edgeServiceMemo struct {
 	Version uint64
 	Address [4]uint32
 	Port    uint16
-	Service uint16
+	Found   uint16
 	V6      uint32
 }
 

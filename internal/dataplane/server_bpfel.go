@@ -121,6 +121,15 @@ type serverService struct {
 	Silent  uint8
 }
 
+type serverServiceMemo struct {
+	_       structs.HostLayout
+	Version uint64
+	Address [4]uint32
+	Port    uint16
+	Found   uint16
+	V6      uint32
+}
+
 type serverTranslation struct {
 	_              structs.HostLayout
 	ExpiresNs      uint64
@@ -167,6 +176,7 @@ const (
 	serverMapPrefixes4          = "prefixes4"
 	serverMapPrefixes6          = "prefixes6"
 	serverMapRecent             = "recent"
+	serverMapServiceMemos       = "service_memos"
 	serverMapServices           = "services"
 	serverMapVrfs               = "vrfs"
 	serverProgServerEgress      = "server_egress"
@@ -253,6 +263,7 @@ type serverMapSpecs struct {
 	Prefixes4        *ebpf.MapSpec `ebpf:"prefixes4"`
 	Prefixes6        *ebpf.MapSpec `ebpf:"prefixes6"`
 	Recent           *ebpf.MapSpec `ebpf:"recent"`
+	ServiceMemos     *ebpf.MapSpec `ebpf:"service_memos"`
 	Services         *ebpf.MapSpec `ebpf:"services"`
 	Vrfs             *ebpf.MapSpec `ebpf:"vrfs"`
 }
@@ -309,6 +320,7 @@ type serverMaps struct {
 	Prefixes4        *ebpf.Map `ebpf:"prefixes4"`
 	Prefixes6        *ebpf.Map `ebpf:"prefixes6"`
 	Recent           *ebpf.Map `ebpf:"recent"`
+	ServiceMemos     *ebpf.Map `ebpf:"service_memos"`
 	Services         *ebpf.Map `ebpf:"services"`
 	Vrfs             *ebpf.Map `ebpf:"vrfs"`
 }
@@ -331,6 +343,7 @@ func (m *serverMaps) Close() error {
 		m.Prefixes4,
 		m.Prefixes6,
 		m.Recent,
+		m.ServiceMemos,
 		m.Services,
 		m.Vrfs,
 	)

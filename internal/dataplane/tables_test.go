@@ -107,3 +107,44 @@ func TestEveryVerdictHasItsNumber(t *testing.T) {
 		t.Error("the end of the list is a verdict")
 	}
 }
+
+// The server's hooks remember as the edge does, and what they may drop there
+// they must not drop elsewhere: an address that is no longer protected, or
+// another port, is nobody's.
+func TestServerFollowsAMovedAddressAtOnce(t *testing.T) {
+	s := newServer(t)
+	stayOnOneCPU(t)
+	old, moved := prefixes("198.18.7.0/28"), prefixes("10.77.0.2/32", "2001:db8:77::3/128")
+	stray := func(p wire.Packet, address string) wire.Packet { return flagged(to(p, address), wire.ACK) }
+	was, is4, is6 := stray(syn4(""), "198.18.7.1:443"), stray(syn4(""), "10.77.0.2:443"), stray(syn6(""), "[2001:db8:77::3]:443")
+	check := func(when string, p wire.Packet, protected bool) {
+		t.Helper()
+		in, out := "pass_other", "pass_other"
+		if protected {
+			in, out = "drop_bad_cookie", "pass_inside"
+		}
+		for range 2 { // looked up, then remembered
+			if got := s.ingress(p.Frame()); got.verdict != in {
+				t.Errorf("%s, to %s: %s, want %s", when, p.To, got.verdict, in)
+			}
+			if got := s.egress(reversed(p).Frame()); got.verdict != out {
+				t.Errorf("%s, from %s: %s, want %s", when, p.To, got.verdict, out)
+			}
+		}
+	}
+	here := false
+	for _, when := range []string{"before", "after", "moved back", "moved again"} {
+		check(when, was, !here)
+		check(when, is4, here)
+		check(when, is6, here)
+		check(when, stray(is4, "10.77.0.2:444"), false)
+		added, removed := moved, old
+		if here {
+			added, removed = old, moved
+		}
+		if err := s.MovePrefixes(added, removed, webPorts(t)); err != nil {
+			t.Fatal(err)
+		}
+		here = !here
+	}
+}
