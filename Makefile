@@ -71,6 +71,7 @@ test-kernels: ## boot other kernels under qemu and test there (root)
 
 .PHONY: bench
 bench: ## measure, as ratios in one run; BENCH_JSON=FILE also writes JSON (root)
+	scripts/deps
 	$(GO) run ./cmd/smartcookie bench
 
 .PHONY: loss

@@ -5,8 +5,8 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os/exec"
 	"slices"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -18,19 +18,24 @@ import (
 // Effort is how long the experiment `server` takes. Many short transfers are
 // better than few long ones: what else the machine does changes by the second.
 type Effort struct {
-	Rounds    int           // of test runs
-	Repeats   int           // of a program in each of them
-	Transfers int           // rounds of transfers
-	Transfer  time.Duration // whole seconds
+	Rounds    int   // of test runs
+	Repeats   int   // of a program in each of them
+	Transfers int   // rounds of transfers
+	Bytes     int64 // of a transfer
 }
 
 // FullEffort is what figures are made with.
-var FullEffort = Effort{Rounds: 9, Repeats: 200_000, Transfers: 21, Transfer: time.Second}
+var FullEffort = Effort{Rounds: 9, Repeats: 200_000, Transfers: 41, Bytes: 512 << 20}
 
 // Server measures what established traffic costs at the server agent: its
 // programs alone, and transfers through it.
 func Server(ctx context.Context, effort Effort, progress func(string)) (rows []Row, err error) {
-	err = apart(func() error {
+	for _, name := range []string{"iperf3", "nft"} {
+		if _, err := exec.LookPath(name); err != nil {
+			return nil, fmt.Errorf("measure the server agent: %w: scripts/deps installs it", err)
+		}
+	}
+	err = apart(func() (err error) {
 		rows, err = serverRuns(effort, progress)
 		return err
 	})

@@ -6,7 +6,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"smartcookie/internal/bench"
 	"smartcookie/internal/cli"
@@ -45,7 +44,7 @@ func need(t *testing.T, programs ...string) {
 // its connections were made in the way that they are named for.
 func TestServerExperimentHasARowForEachCase(t *testing.T) {
 	need(t, "iperf3", "nft")
-	effort := bench.Effort{Rounds: 1, Repeats: 100, Transfers: 1, Transfer: time.Second}
+	effort := bench.Effort{Rounds: 1, Repeats: 100, Transfers: 1, Bytes: 16 << 20}
 	rows, err := bench.Server(t.Context(), effort, func(text string) { t.Log(text) })
 	if err != nil {
 		t.Fatal(err)

@@ -5,20 +5,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os/exec"
 	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"smartcookie/internal/lab"
 )
 
 const noAgent = "no agent"
 
-// stallLimit is what a transfer may take beyond its length.
-const stallLimit = 20 * time.Second
+// transferLimit is how long one may take.
+const transferLimit = time.Minute
 
 // The directions of a transfer, as the client sees them.
 const (
@@ -39,10 +36,9 @@ type path struct {
 	name, defence, setup string
 	expect               string // the verdict by which connections are made
 
-	lab    *lab.Lab
-	guard  *lab.Guard
-	server *lab.Command
-	speed  map[string][]float64 // by direction and time
+	lab   *lab.Lab
+	guard *lab.Guard
+	speed map[string][]float64 // by direction and time
 }
 
 func paths() []*path {
@@ -56,15 +52,11 @@ func paths() []*path {
 // serverTransfers runs iperf3 between a client and a server on one core, without
 // an agent and with it, taking turns. The edge answers the SYNs, no more.
 func serverTransfers(ctx context.Context, effort Effort, progress func(string)) (rows []Row, err error) {
-	if _, err := exec.LookPath("iperf3"); err != nil {
-		return nil, fmt.Errorf("measure transfers: %w: scripts/deps installs it", err)
-	}
 	all := paths()
 	for _, p := range all {
 		progress("server: prepare transfers, " + p.name)
-		err := p.start(ctx)
 		defer func() { err = errors.Join(err, p.stop()) }()
-		if err != nil {
+		if err := p.start(ctx); err != nil {
 			return nil, fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
@@ -73,7 +65,7 @@ func serverTransfers(ctx context.Context, effort Effort, progress func(string)) 
 		for i := range all {
 			p := all[(i+round)%len(all)]
 			for _, direction := range []string{upload, download} {
-				if err := p.transfer(ctx, direction, effort.Transfer); err != nil {
+				if err := p.transfer(ctx, direction, effort.Bytes); err != nil {
 					return nil, fmt.Errorf("%s, %s: %w", p.name, direction, err)
 				}
 			}
@@ -100,25 +92,12 @@ func (p *path) start(ctx context.Context) (err error) {
 	if p.lab, err = lab.New(lab.Options{Direct: true, Setup: p.setup}); err != nil {
 		return err
 	}
-	if p.guard, err = p.lab.Defend(ctx, p.defence); err != nil {
-		return err
-	}
-	server := p.iperf(ctx, p.lab.Server, "--server", "--forceflush")
-	started := newWatch("listening")
-	server.Stdout = started
-	if err := server.Start(); err != nil {
-		return fmt.Errorf("start iperf3: %w", err)
-	}
-	p.server = server
-	return started.await(ctx)
+	p.guard, err = p.lab.Defend(ctx, p.defence)
+	return err
 }
 
 func (p *path) stop() error {
 	var errs []error
-	if p.server != nil {
-		errs = append(errs, p.server.Process.Kill())
-		_ = p.server.Wait() // it was killed, and says so
-	}
 	if p.guard != nil {
 		errs = append(errs, p.guard.Stop())
 	}
@@ -147,7 +126,7 @@ type result struct {
 }
 
 // transfer proves that its connections were made as the path's name says.
-func (p *path) transfer(ctx context.Context, direction string, length time.Duration) error {
+func (p *path) transfer(ctx context.Context, direction string, length int64) error {
 	before, err := p.guard.ServerVerdicts()
 	if err != nil {
 		return err
@@ -175,35 +154,39 @@ func (p *path) transfer(ctx context.Context, direction string, length time.Durat
 }
 
 // run makes one transfer and tells the CPU time of both ends.
-func (p *path) run(ctx context.Context, direction string, length time.Duration) (r result, used time.Duration, err error) {
-	args := []string{"--client", p.lab.Server.IPv4.String(), "--json", "--time", strconv.Itoa(int(length.Seconds()))}
+func (p *path) run(ctx context.Context, direction string, length int64) (r result, used time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, transferLimit)
+	defer cancel()
+	server := p.iperf(ctx, p.lab.Server, "--server", "--one-off", "--forceflush")
+	started := newWatch("listening")
+	server.Stdout, server.Stderr = started, started
+	if err := server.Start(); err != nil {
+		return r, 0, fmt.Errorf("start iperf3: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			cancel() // kills it
+			_ = server.Wait()
+		}
+	}()
+	if err := started.await(ctx); err != nil {
+		return r, 0, err
+	}
+	args := []string{"--client", p.lab.Server.IPv4.String(), "--json", "--bytes", strconv.FormatInt(length, 10)}
 	if direction == download {
 		args = append(args, "--reverse")
-	}
-	ctx, cancel := context.WithTimeout(ctx, length+stallLimit)
-	defer cancel()
-	before, err := cpuTime(p.server.Process.Pid)
-	if err != nil {
-		return r, 0, err
 	}
 	client := p.iperf(ctx, p.lab.Client, args...)
 	out, failure := client.Output()
 	if err := json.Unmarshal(out, &r); err != nil || r.Error != "" || failure != nil {
-		return r, 0, fmt.Errorf("iperf3: %w: %s", errors.Join(failure, err), r.Error)
+		return r, 0, fmt.Errorf("iperf3: %w", errors.Join(failure, err, errors.New(r.Error)))
 	}
-	after, err := cpuTime(p.server.Process.Pid)
-	if err != nil {
-		return r, 0, err
+	if err := server.Wait(); err != nil {
+		return r, 0, fmt.Errorf("iperf3's server: %w: %s", err, started.text)
 	}
-	return r, after - before + client.ProcessState.UserTime() + client.ProcessState.SystemTime(), nil
+	return r, processTime(server) + processTime(client), nil
 }
 
-// cpuTime is that of a process: a clock of its own, see clock_getcpuclockid(3).
-func cpuTime(pid int) (time.Duration, error) {
-	const ofProcess = 2
-	var t unix.Timespec
-	if err := unix.ClockGettime(int32(^pid<<3|ofProcess), &t); err != nil {
-		return 0, fmt.Errorf("read CPU time of process %d: %w", pid, err)
-	}
-	return time.Duration(t.Nano()), nil
+func processTime(c *lab.Command) time.Duration {
+	return c.ProcessState.UserTime() + c.ProcessState.SystemTime()
 }

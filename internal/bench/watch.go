@@ -14,22 +14,24 @@ const startLimit = 10 * time.Second
 type watch struct {
 	word string
 	seen chan struct{}
-	once sync.Once
-	text bytes.Buffer
+
+	lock sync.Mutex
+	text []byte // until the word was there
+	done bool
 }
 
 func newWatch(word string) *watch { return &watch{word: word, seen: make(chan struct{})} }
 
-// Write is called by one goroutine; once the word was there, nothing is kept.
 func (w *watch) Write(b []byte) (int, error) {
-	select {
-	case <-w.seen:
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	if w.done {
 		return len(b), nil
-	default:
 	}
-	w.text.Write(b)
-	if bytes.Contains(w.text.Bytes(), []byte(w.word)) {
-		w.once.Do(func() { close(w.seen) })
+	w.text = append(w.text, b...)
+	if bytes.Contains(w.text, []byte(w.word)) {
+		w.done = true
+		close(w.seen)
 	}
 	return len(b), nil
 }
@@ -41,6 +43,8 @@ func (w *watch) await(ctx context.Context) error {
 	case <-w.seen:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("wait for %q: %w", w.word, context.Cause(ctx))
+		w.lock.Lock()
+		defer w.lock.Unlock()
+		return fmt.Errorf("wait for %q: %w: %s", w.word, context.Cause(ctx), bytes.TrimSpace(w.text))
 	}
 }

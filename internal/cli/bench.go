@@ -19,7 +19,7 @@ func newBenchCommand(env *environment) *cobra.Command {
 		Short: "Measure what the data plane costs on this machine",
 		Long: "Measures in turns, so that ratios mean something where single figures do not: test runs of the edge beside\n" +
 			"a floor and the kernel's own cookie helper, a flood on one core against the kernel's cookies, and what established\n" +
-			"traffic costs at the server agent (needs iperf3).\n" +
+			"traffic costs at the server agent (needs iperf3 and nft).\n" +
 			"BENCH_JSON=FILE also writes the rows as JSON.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
