@@ -61,7 +61,7 @@ func TestServerExperimentHasARowForEachCase(t *testing.T) {
 		want["ingress, "+state], want["egress, "+state] = 2, 2
 	}
 	for _, direction := range []string{"upload", "download"} {
-		for _, state := range []string{"native", "translated"} {
+		for _, state := range []string{"no agent, again", "native", "translated"} {
 			want[direction+", "+state], want[direction+", per CPU time, "+state] = 1, 1
 		}
 	}

@@ -12,7 +12,11 @@ import (
 	"smartcookie/internal/lab"
 )
 
-const noAgent = "no agent"
+// The second path without an agent shows what equal paths differ by.
+const (
+	noAgent = "no agent"
+	again   = "no agent, again"
+)
 
 // transferLimit is how long one may take.
 const transferLimit = time.Minute
@@ -44,6 +48,7 @@ type path struct {
 func paths() []*path {
 	return []*path{
 		{name: noAgent, defence: "none"},
+		{name: again, defence: "none"},
 		{name: native, defence: "split", setup: "native", expect: "setup"},
 		{name: translated, defence: "split", setup: "translate", expect: "setup_translated"},
 	}
