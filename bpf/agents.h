@@ -46,7 +46,8 @@ struct {
 
 /* How the edge stands to a destination's agent, beside the service's id. */
 enum stance {
-	STANCE_SERVICE = 0x0fff, /* the id */
+	STANCE_SERVICE = 0x07ff, /* the id */
+	STANCE_SILENT = 0x0800,  /* the agent is silent: it confirms nothing */
 	STANCE_STOPS = 0x1000,   /* the agent is silent: no new connections */
 	STANCE_CLOSED = 0x2000,  /* nobody listens */
 	STANCE_LEARNS = 0x4000,  /* unknown packets pass */
@@ -97,10 +98,12 @@ INLINE u32 agent_stance(u32 id, const u32 address[4], bool v6, u16 port)
 		if (service->silent == SILENT_STOP)
 			return STANCE_STOPS;
 	}
-	u32 learns = peer->phase == AGENT_GRACE ? STANCE_LEARNS : 0;
+	u32 stance = peer->phase == AGENT_GRACE  ? STANCE_LEARNS :
+		     peer->phase == AGENT_SILENT ? STANCE_SILENT :
+						   0;
 	if (peer->any_listens || agent_listens(*agent, address, v6, port))
-		return learns;
-	return learns | STANCE_CLOSED;
+		return stance;
+	return stance | STANCE_CLOSED;
 }
 
 NOINLINE u32 stance_search(const u32 *address, bool v6, u16 port)
@@ -117,5 +120,7 @@ INLINE u32 service_find(const u32 address[4], bool v6, u16 port, u64 version)
 {
 	return memo_find(address, v6, port, version, stance_search);
 }
+
+_Static_assert((int)SERVICES_MAX <= (int)STANCE_SERVICE, "a stance leaves room for the id");
 
 #endif

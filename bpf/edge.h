@@ -14,6 +14,7 @@
 #include "answer.h"
 #include "filter.h"
 #include "forward.h"
+#include "relay.h"
 
 /* Below two tags a host's kernel makes no connection from a cookie. */
 INLINE bool tags_prevent_setup(const struct packet *p)
@@ -74,6 +75,9 @@ NOINLINE int edge_doubtful(struct xdp_md *ctx, struct packet *p)
 	if (!flags_acknowledge(p->flags) && filter_has(&p->flow)) /* RST; SYN-ACK to the inside */
 		return pass(ctx, p, id, VERDICT_PASS_VERIFIED);
 	if (cookie_admits(p, service, &now)) {
+		if (UNLIKELY(admits_on_confirm(service, stance)))
+			return setup_due(id, now.monotonic_ns) ? relay(ctx, p, id, CONTROL_SETUP) :
+								 drop(id, VERDICT_DROP_BUSY);
 		filter_add(&p->flow);
 		return pass(ctx, p, id, VERDICT_PASS_COOKIE);
 	}
@@ -86,6 +90,9 @@ NOINLINE int edge_doubtful(struct xdp_md *ctx, struct packet *p)
 		filter_add(&p->flow);
 		return pass(ctx, p, id, VERDICT_PASS_SOCKET);
 	}
+	if (UNLIKELY(service->probe_interval_ns) && flags_acknowledge(p->flags) &&
+	    probe_due(id, service->probe_interval_ns, now.monotonic_ns))
+		return relay(ctx, p, id, CONTROL_PROBE);
 	return drop(id, unverified_verdict(p, service, &now));
 }
 

@@ -83,6 +83,11 @@ struct generated {
 	enum announced_limit *announced;
 	enum silent_policy *silent;
 	enum established_limit *established;
+	enum admission *admission;
+	enum control_kind *control_kind;
+	struct relayed relayed;
+	enum inject_order *inject_order;
+	enum inject_result *inject_result;
 } *generated __attribute__((unused));
 
 #endif

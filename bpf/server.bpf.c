@@ -11,6 +11,7 @@
 #include "enforced.h"
 #include "established.h"
 #include "icmp.h"
+#include "inject.h"
 #include "memo.h"
 #include "walk.h"
 

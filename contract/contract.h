@@ -149,6 +149,10 @@ enum setup_kind {
 	SETUP_TRANSLATE = 2, /* the kernel does a handshake, its numbers are translated */
 };
 
+/* What makes an edge let a flow through: its cookie, or the agent's word that
+ * the connection was made. */
+enum admission { ADMISSION_COOKIE = 0, ADMISSION_CONFIRM = 1 };
+
 /* Options that a service agrees to. */
 enum service_option {
 	OPTION_TIMESTAMPS = 1,
@@ -167,6 +171,9 @@ struct service {
 	__u16 window;   /* of the SYN-ACK, unscaled (RFC 7323 2.2) */
 	__u8  setup;    /* enum setup_kind */
 	__u8  silent;   /* enum silent_policy */
+	__u8  admission; /* enum admission */
+	__u8  pad[3];
+	__u32 probe_interval_ns; /* between two probes; 0: none are sent */
 };
 
 struct prefix4 {
@@ -300,6 +307,7 @@ enum control_layout {
 	CONTROL_PERIODS_AHEAD  = 1,
 	CONTROL_WINDOW = 1024,       /* counters that may come late */
 	CONTROL_SILENCE_SECONDS = 5, /* then a peer counts as silent */
+	CONTROL_PACKET_BYTES = 1352, /* of the packet in a SETUP or PROBE: a body */
 };
 
 enum control_direction { CONTROL_TO_AGENT = 1, CONTROL_TO_EDGE = 2 };
@@ -308,9 +316,9 @@ enum control_kind {
 	CONTROL_HELLO   = 1, /* edge to agent, every second */
 	CONTROL_STATE   = 2, /* agent to edge, every second: the heartbeat */
 	CONTROL_FLOWS   = 3, /* agent to edge: established flows */
-	CONTROL_SETUP   = 4, /* reserved: edge to agent, a packet and who sends it */
-	CONTROL_CONFIRM = 5, /* reserved: agent to edge, flows that were set up */
-	CONTROL_PROBE   = 6, /* reserved: edge to agent, a packet of an unknown flow */
+	CONTROL_SETUP   = 4, /* edge to agent: a packet with a valid cookie */
+	CONTROL_CONFIRM = 5, /* agent to edge: flows of connections that exist */
+	CONTROL_PROBE   = 6, /* edge to agent: a packet of an unknown flow */
 };
 
 /* Flags of the header, for each kind. */
@@ -346,6 +354,17 @@ enum control_event {
 	CONTROL_REFUSED_BODY,       /* authentic and malformed */
 	CONTROL_REFUSED_FOREIGN,    /* about an address that is not the agent's */
 	CONTROL_REFUSED_UNPROTECTED, /* flows of no service of this edge */
+	CONTROL_SENT_SETUP,
+	CONTROL_SENT_PROBE,
+	CONTROL_SENT_CONFIRM,
+	CONTROL_HEARD_SETUP,        /* its packet was handed to the kernel */
+	CONTROL_HEARD_PROBE,        /* likewise, the kernel has its connection */
+	CONTROL_HEARD_CONFIRM,
+	CONTROL_UNKNOWN_PROBE,      /* the kernel has no such connection */
+	CONTROL_UNCONFIRMED_SETUP,  /* no connection has come of its packet */
+	CONTROL_CONFIRMED,          /* flows sent */
+	CONTROL_UNSENT,             /* packets whose agent is not heard */
+	CONTROL_REFUSED_UNASKED,    /* confirmed flows that the edge did not ask about */
 	CONTROL_EVENT_COUNT,
 };
 
@@ -371,6 +390,18 @@ enum agent_phase {
 
 /* What becomes of a service whose agent is silent. */
 enum silent_policy { SILENT_KEEP = 0, SILENT_PASS = 1, SILENT_STOP = 2 };
+
+/* A packet on its way to the edge's daemon, which sends it to an agent. */
+struct relayed {
+	__u16 length; /* of the packet, from its IP header on */
+	__u8  kind;   /* CONTROL_SETUP or CONTROL_PROBE */
+	__u8  pad[5];
+	__u8  packet[CONTROL_PACKET_BYTES];
+};
+
+/* What a run of the server's injecting program is to do, and what it says. */
+enum inject_order { INJECT_PACKET = 1, INJECT_IF_KNOWN = 2 };
+enum inject_result { INJECT_KNOWN = 1, INJECT_DONE = 2 };
 
 /* A peer as its daemon knows it; the edge's programs read the phase. */
 struct control_peer {
@@ -470,6 +501,12 @@ enum verdict {
 	VERDICT_DROP_SILENT,           /* edge: SYN, the agent is silent, the service stops */
 	VERDICT_PASS_UNENFORCED,       /* server: no edge enforces */
 
+	/* edge: admission on confirmation, and probes */
+	VERDICT_SENT_SETUP,            /* valid cookie, on its way to the agent */
+	VERDICT_SENT_PROBE,            /* unknown, on its way to the agent */
+	VERDICT_DROP_BUSY,             /* too many such packets at once */
+	VERDICT_DROP_TOO_LONG,         /* longer than a message can carry */
+
 	VERDICT_COUNT,
 	VERDICT_STRIDE = 64,           /* counters: service * stride + verdict */
 };
@@ -485,7 +522,7 @@ enum transmit_failure {
 
 _Static_assert(sizeof(struct key_slot) == 32, "key_slot");
 _Static_assert(sizeof(struct agent_clock) == 32, "agent_clock");
-_Static_assert(sizeof(struct service) == 12, "service");
+_Static_assert(sizeof(struct service) == 20, "service");
 _Static_assert(sizeof(struct prefix6) == 20, "prefix6");
 _Static_assert(sizeof(struct port_range) == 8, "port_range");
 _Static_assert(sizeof(struct filter_line) == 64, "filter_line: one cache line");
@@ -493,6 +530,9 @@ _Static_assert(sizeof(struct connection) == 40, "connection");
 _Static_assert(sizeof(struct endpoints) == 36, "endpoints");
 _Static_assert(sizeof(struct translation) == 32, "translation: 128 bytes with the map's own");
 _Static_assert(sizeof(struct control_peer) == 24, "control_peer");
+_Static_assert(sizeof(struct relayed) == 8 + CONTROL_PACKET_BYTES, "relayed");
+_Static_assert(CONTROL_PACKET_BYTES == CONTROL_BYTES - CONTROL_HEADER - CONTROL_TAG,
+	       "relayed packets fill a message");
 _Static_assert(sizeof(struct listening) == 24, "listening");
 _Static_assert(sizeof(struct announced) == 40, "announced");
 _Static_assert(VERDICT_COUNT <= VERDICT_STRIDE, "verdicts fit their stride");

@@ -100,17 +100,26 @@ type kernelPrefix6 struct {
 	AddressBe [4]uint32
 }
 
+type kernelRelayBuckets struct {
+	_      structs.HostLayout
+	Setups uint64
+	Probes uint64
+}
+
 type kernelService struct {
-	_       structs.HostLayout
-	Mode    uint8
-	KeysEnd uint8
-	Options uint8
-	Domain  uint8
-	Mss4    uint16
-	Mss6    uint16
-	Window  uint16
-	Setup   uint8
-	Silent  uint8
+	_               structs.HostLayout
+	Mode            uint8
+	KeysEnd         uint8
+	Options         uint8
+	Domain          uint8
+	Mss4            uint16
+	Mss6            uint16
+	Window          uint16
+	Setup           uint8
+	Silent          uint8
+	Admission       uint8
+	Pad             [3]uint8
+	ProbeIntervalNs uint32
 }
 
 type kernelServiceMemo struct {
@@ -140,6 +149,8 @@ const (
 	kernelMapPortRanges       = "port_ranges"
 	kernelMapPrefixes4        = "prefixes4"
 	kernelMapPrefixes6        = "prefixes6"
+	kernelMapRelays           = "relays"
+	kernelMapRelaysSpent      = "relays_spent"
 	kernelMapRoutePorts       = "route_ports"
 	kernelMapServiceMemos     = "service_memos"
 	kernelMapServices         = "services"
@@ -234,6 +245,8 @@ type kernelMapSpecs struct {
 	PortRanges   *ebpf.MapSpec `ebpf:"port_ranges"`
 	Prefixes4    *ebpf.MapSpec `ebpf:"prefixes4"`
 	Prefixes6    *ebpf.MapSpec `ebpf:"prefixes6"`
+	Relays       *ebpf.MapSpec `ebpf:"relays"`
+	RelaysSpent  *ebpf.MapSpec `ebpf:"relays_spent"`
 	RoutePorts   *ebpf.MapSpec `ebpf:"route_ports"`
 	ServiceMemos *ebpf.MapSpec `ebpf:"service_memos"`
 	Services     *ebpf.MapSpec `ebpf:"services"`
@@ -288,6 +301,8 @@ type kernelMaps struct {
 	PortRanges   *ebpf.Map `ebpf:"port_ranges"`
 	Prefixes4    *ebpf.Map `ebpf:"prefixes4"`
 	Prefixes6    *ebpf.Map `ebpf:"prefixes6"`
+	Relays       *ebpf.Map `ebpf:"relays"`
+	RelaysSpent  *ebpf.Map `ebpf:"relays_spent"`
 	RoutePorts   *ebpf.Map `ebpf:"route_ports"`
 	ServiceMemos *ebpf.Map `ebpf:"service_memos"`
 	Services     *ebpf.Map `ebpf:"services"`
@@ -309,6 +324,8 @@ func (m *kernelMaps) Close() error {
 		m.PortRanges,
 		m.Prefixes4,
 		m.Prefixes6,
+		m.Relays,
+		m.RelaysSpent,
 		m.RoutePorts,
 		m.ServiceMemos,
 		m.Services,

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"smartcookie/internal/control"
 	"smartcookie/internal/policy"
 )
 
@@ -104,6 +105,9 @@ type serviceFile struct {
 	Window   *int     `yaml:"window"`
 	Options  []string `yaml:"options"`
 	Silent   string   `yaml:"silent"`
+
+	Admission string `yaml:"admission"`
+	Probes    *int   `yaml:"probes"`
 }
 
 // ReadEdge reads and checks an edge's file. Interfaces must exist.
@@ -123,6 +127,7 @@ func ReadEdge(name string) (*Edge, error) {
 		func() (err error) { c.Services, c.Table, err = src.services(f.Services); return err },
 		func() error { return c.readControl(src, f.Control) },
 		func() error { return c.checkReturn(src) },
+		func() error { return c.checkRelays(src) },
 	}
 	for _, check := range checks {
 		if err := check(); err != nil {
@@ -432,7 +437,7 @@ func (s *source) servicePolicy(path string, f *serviceFile, out *policy.Service)
 		return s.fail(path+".silent", "unknown choice %q: keep, pass or stop", f.Silent)
 	}
 	out.Silent = silent
-	return nil
+	return s.serviceAdmission(path, f, out)
 }
 
 // serviceAnswer reads what stands in the SYN-ACK.
@@ -446,6 +451,9 @@ func (s *source) serviceAnswer(path string, f *serviceFile, out *policy.Service)
 		return err
 	}
 	out.Window, out.MSS4, out.MSS6 = uint16(window), uint16(mss), uint16(max(mss-ip6ExtraHeader, minMSS6))
+	if out.Admission == policy.OnConfirm { // whatever a client sends first must fit a message
+		out.MSS4, out.MSS6 = min(out.MSS4, control.MSS4), min(out.MSS6, control.MSS6)
+	}
 	out.Options = policy.AllOptions
 	if f.Options == nil {
 		return nil

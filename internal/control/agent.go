@@ -31,6 +31,16 @@ type AgentPlane interface {
 	SetEnforced(until time.Duration) error
 	// SetPeer shows what the agent knows of an edge.
 	SetPeer(edge uint32, p Peer) error
+	// Serves says whether a service of ours is at an address and port.
+	Serves(at netip.AddrPort) bool
+	// IsLocal says whether an address is this host's own.
+	IsLocal(a netip.Addr) bool
+	// Inject lets a packet come in as if it came from the wire; with onlyKnown
+	// nothing but a packet of a connection that the kernel has.
+	Inject(f Flow, packet []byte, onlyKnown bool) error
+	// Known says whether the kernel has the connection of a packet. One
+	// goroutine at a time calls it or Inject.
+	Known(f Flow, packet []byte) (bool, error)
 }
 
 // Local is what an agent knows of its own host.
@@ -51,12 +61,14 @@ type AgentEndpoint struct {
 	plane  AgentPlane
 	source Source
 	wake   chan struct{}
+	again  chan struct{}
 	secret [16]byte // of the sessions that it proposes
 
 	mu           sync.Mutex
 	edges        map[uint32]*edgePeer
 	local        Local
 	announcement uint32
+	unconfirmed  []setup
 
 	sending sync.WaitGroup
 	pause   func(time.Duration)
@@ -88,7 +100,7 @@ const answersPerSecond = 10
 // NewAgent makes an endpoint.
 func NewAgent(c AgentConfig, w World, plane AgentPlane, source Source) *AgentEndpoint {
 	a := &AgentEndpoint{
-		World: w, config: c, plane: plane, source: source, wake: make(chan struct{}, 1),
+		World: w, config: c, plane: plane, source: source, wake: make(chan struct{}, 1), again: make(chan struct{}, 1),
 		edges: make(map[uint32]*edgePeer), pause: pause,
 	}
 	binary.LittleEndian.PutUint64(a.secret[:8], w.Random())
@@ -165,7 +177,7 @@ func (a *AgentEndpoint) receive(m []byte, from netip.AddrPort) Event {
 	if refusal != accepted {
 		return refusal
 	}
-	if h.Kind != KindHello {
+	if h.Kind != KindHello && h.Kind != KindSetup && h.Kind != KindProbe {
 		return RefusedKind
 	}
 	a.mu.Lock()
@@ -179,6 +191,9 @@ func (a *AgentEndpoint) receive(m []byte, from netip.AddrPort) Event {
 			a.disagree("edge", p.ID, &p.differs, p.differs|likely(refusal))
 		}
 		return refusal
+	}
+	if h.Kind != KindHello {
+		return a.relayed(p, h, body)
 	}
 	hello, ok := decodeHello(h.Flags, body)
 	if !ok {

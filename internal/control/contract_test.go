@@ -24,7 +24,8 @@ func TestConstantsAreThoseOfTheContract(t *testing.T) {
 		"CONTROL_HELLO": int(KindHello), "CONTROL_STATE": int(KindState), "CONTROL_FLOWS": int(KindFlows),
 		"HELLO_WANTS_ALL": int(helloWantsAll), "HELLO_ENFORCES": int(helloEnforces),
 		"STATE_STRICT": int(stateStrict), "STATE_OFF": int(stateOff), "STATE_ANY_LISTENS": int(stateAnyListens),
-		"FLOWS_LAST": int(flowsLast), "AGENT_UNHEARD": int(Unheard), "AGENT_GRACE": int(Grace),
+		"CONTROL_SETUP": int(KindSetup), "CONTROL_CONFIRM": int(KindConfirm), "CONTROL_PROBE": int(KindProbe),
+		"CONTROL_PACKET_BYTES": PacketBytes, "FLOWS_LAST": int(flowsLast), "AGENT_UNHEARD": int(Unheard), "AGENT_GRACE": int(Grace),
 		"AGENT_ENFORCED": int(Enforced), "AGENT_SILENT": int(Silent),
 	} {
 		m := regexp.MustCompile(`\b` + name + `\s*=\s*(\w+)`).FindStringSubmatch(header)

@@ -19,6 +19,7 @@ type Agent struct {
 	Domain   string
 	Protects []netip.Prefix // its addresses: it may speak for no others
 	MSS      uint16         // the largest that the edge answers with there
+	Relays   bool           // packets go there in messages
 }
 
 // EdgeConfig is what an edge's endpoint needs to know.
@@ -52,6 +53,7 @@ type Edge struct {
 	mu     sync.Mutex
 	agents map[uint32]*agentPeer
 	flows  []Flow // of the message at hand
+	asked  asked
 }
 
 // agentPeer is an agent as the edge knows it.
@@ -126,10 +128,17 @@ func (e *Edge) hello(p *agentPeer) {
 		WantsAll: p.wantsAll, Enforces: p.phase == Enforced,
 	}
 	flags, body := h.encode()
-	if n := e.send(&p.ring, keys.ToAgent, e.config.ID, &p.association, p.Address, KindHello, flags, body); n > 0 {
-		e.add(SentHello, 1)
-		e.add(SentBytes, uint64(n))
+	e.transmit(p, KindHello, flags, body, SentHello)
+}
+
+func (e *Edge) transmit(p *agentPeer, kind Kind, flags uint16, body []byte, event Event) (sent bool) {
+	n := e.send(&p.ring, keys.ToAgent, e.config.ID, &p.association, p.Address, kind, flags, body)
+	if n <= 0 {
+		return false
 	}
+	e.add(event, 1)
+	e.add(SentBytes, uint64(n))
+	return true
 }
 
 func (e *Edge) receive(m []byte, from netip.AddrPort) Event {
@@ -137,7 +146,7 @@ func (e *Edge) receive(m []byte, from netip.AddrPort) Event {
 	if refusal != accepted {
 		return refusal
 	}
-	if h.Kind != KindState && h.Kind != KindFlows {
+	if h.Kind != KindState && h.Kind != KindFlows && h.Kind != KindConfirm {
 		return RefusedKind
 	}
 	e.mu.Lock()
@@ -153,8 +162,11 @@ func (e *Edge) receive(m []byte, from netip.AddrPort) Event {
 	if refusal := e.associate(p, h); refusal != accepted {
 		return refusal
 	}
-	if h.Kind == KindState {
+	switch h.Kind {
+	case KindState:
 		return e.state(p, h, body)
+	case KindConfirm:
+		return e.confirmed(p, h, body)
 	}
 	return e.learn(p, h, body)
 }
@@ -194,7 +206,7 @@ func (e *Edge) state(p *agentPeer, h Header, body []byte) Event {
 	}
 	p.heard, p.heardAt, p.off = true, now, s.Off
 	d := differences(e.Keys.Agreement(p.Domain, h.Period), Agreement{s.Fingerprint, s.EpochSeconds, s.Scale}, e.Keys.NowNS(), s.ClockNS)
-	if int(p.MSS)+ip4Headers > int(s.MTU) {
+	if int(p.MSS)+ip4Headers > int(s.MTU) || p.Relays && int(s.MTU) < relayMTU(p.Address.Addr()) {
 		d |= DisagreeMSS
 	}
 	if s.Off {

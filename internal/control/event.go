@@ -29,6 +29,17 @@ const (
 	RefusedBody
 	RefusedForeign
 	RefusedUnprotected
+	SentSetup
+	SentProbe
+	SentConfirm
+	HeardSetup
+	HeardProbe
+	HeardConfirm
+	UnknownProbe
+	UnconfirmedSetup
+	Confirmed
+	Unsent
+	RefusedUnasked
 	eventCount
 
 	accepted Event = -1
@@ -38,7 +49,9 @@ var eventNames = [eventCount]string{
 	"sent_hello", "sent_state", "sent_flows", "sent_bytes", "heard_hello", "heard_state", "heard_flows",
 	"unconfirmed_hello", "announced", "learned", "refused_length", "refused_version", "refused_kind",
 	"refused_sender", "refused_period", "refused_key", "refused_tag", "refused_session", "refused_replay",
-	"refused_body", "refused_foreign", "refused_unprotected",
+	"refused_body", "refused_foreign", "refused_unprotected", "sent_setup", "sent_probe", "sent_confirm",
+	"heard_setup", "heard_probe", "heard_confirm", "unknown_probe", "unconfirmed_setup", "confirmed",
+	"unsent", "refused_unasked",
 }
 
 func (e Event) String() string { return eventNames[e] }

@@ -113,12 +113,17 @@ func decodeFlows(flags uint16, b []byte, into []Flow) (a announced, ok bool) {
 		announcement: binary.BigEndian.Uint32(b), index: binary.BigEndian.Uint32(b[4:]),
 		last: flags&flowsLast != 0, flows: into,
 	}
-	for b = b[flowsBytes:]; len(b) > 0; {
+	return a, a.groups(b[flowsBytes:])
+}
+
+// groups reads groups of flows to the end.
+func (a *announced) groups(b []byte) (ok bool) {
+	for len(b) > 0 {
 		if b, ok = a.group(b); !ok {
-			return a, false
+			return false
 		}
 	}
-	return a, true
+	return true
 }
 
 // group reads one group of flows and returns what is behind it.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"smartcookie/internal/keys"
@@ -30,11 +31,15 @@ func heard(t testing.TB) (p *pair, past []packet) {
 }
 
 func refusals(c *Counters) (n uint64) {
-	for e := RefusedLength; e < eventCount; e++ {
-		n += c[e].Load()
+	for e := range eventCount {
+		if e.refuses() {
+			n += c[e].Load()
+		}
 	}
 	return n
 }
+
+func (e Event) refuses() bool { return strings.HasPrefix(e.String(), "refused_") }
 
 func TestMillionForgedMessagesTeachNothing(t *testing.T) {
 	const forged = 1_000_000
@@ -88,7 +93,7 @@ func TestReplaysTeachNothing(t *testing.T) {
 	replay := func(what string) {
 		t.Helper()
 		for _, m := range past {
-			if e := p.deliver(m); e < RefusedLength && e != UnconfirmedHello {
+			if e := p.deliver(m); !e.refuses() && e != UnconfirmedHello {
 				t.Errorf("%s: a replayed message of kind %d counts as %s", what, m.bytes[1], e)
 			}
 		}
@@ -188,7 +193,7 @@ func TestAuthenticAndMalformedIsRefused(t *testing.T) {
 	} {
 		p.wantEvent(name, p.deliver(m), RefusedBody)
 	}
-	for _, kind := range []Kind{0, KindHello, 4, 5, 6, 255} {
+	for _, kind := range []Kind{0, KindHello, KindSetup, KindProbe, 7, 255} {
 		p.wantEvent("kind", p.deliver(p.own(kind, 0, nil)), RefusedKind)
 	}
 	p.nothing("malformed messages")
@@ -215,6 +220,10 @@ func FuzzMessages(f *testing.F) {
 	for _, m := range past {
 		f.Add(m.bytes[1], binary.BigEndian.Uint16(m.bytes[2:]), m.bytes[headerBytes:len(m.bytes)-tagBytes])
 	}
+	for _, m := range p.carried() {
+		f.Add(m.bytes[1], uint16(0), m.bytes[headerBytes:len(m.bytes)-tagBytes])
+	}
+	p.edge.asked = asked{}
 	f.Fuzz(func(t *testing.T, kind byte, flags uint16, body []byte) {
 		p.t = t
 		if len(body) > bodyBytes {
@@ -225,6 +234,13 @@ func FuzzMessages(f *testing.F) {
 		for flow := range p.edgePlane.filter {
 			if e != HeardFlows || !p.edge.agents[agentID].owns(flow.Server.Addr()) {
 				t.Errorf("%v entered the filter by %s", flow, e)
+			}
+		}
+		p.agentPlane.injected = nil
+		p.deliver(p.relayed(Kind(kind), flags, body))
+		for _, flow := range p.agentPlane.injected {
+			if !p.agentPlane.IsLocal(flow.Server.Addr()) || !p.agentPlane.Serves(flow.Server) {
+				t.Errorf("a packet of %v has come in", flow)
 			}
 		}
 		p.wire.queue = nil

@@ -82,9 +82,19 @@ type plane struct {
 	peers     map[uint32]Peer
 	listeners []netip.AddrPort
 	enforced  time.Duration
+
+	// Of an agent: what its kernel has, and what came in of messages.
+	connections map[Flow]bool
+	injected    []Flow
+	sets        func(Flow) bool // whether a packet makes a connection
 }
 
-func newPlane() *plane { return &plane{filter: map[Flow]bool{}, peers: map[uint32]Peer{}} }
+func newPlane() *plane {
+	return &plane{
+		filter: map[Flow]bool{}, peers: map[uint32]Peer{}, connections: map[Flow]bool{},
+		sets: func(Flow) bool { return true },
+	}
+}
 
 func (p *plane) Learn(flows []Flow) (int, error) {
 	n := 0
@@ -103,6 +113,18 @@ func (p *plane) SetListeners(_ uint32, l []netip.AddrPort) error {
 	return nil
 }
 func (p *plane) SetEnforced(until time.Duration) error { p.enforced = until; return nil }
+func (p *plane) Serves(at netip.AddrPort) bool         { return at.Port() == web4.Port() }
+func (p *plane) IsLocal(a netip.Addr) bool             { return a == web4.Addr() || a == web6.Addr() }
+func (p *plane) Inject(f Flow, _ []byte, onlyKnown bool) error {
+	if !onlyKnown || p.connections[f] {
+		p.injected = append(p.injected, f)
+	}
+	if p.sets(f) && !onlyKnown {
+		p.connections[f] = true
+	}
+	return nil
+}
+func (p *plane) Known(f Flow, _ []byte) (bool, error) { return p.connections[f], nil }
 
 // table is a source of flows.
 type table []Flow

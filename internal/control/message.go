@@ -33,11 +33,14 @@ const (
 // Kind says what a message is.
 type Kind uint8
 
-// The kinds, as in contract.h; 4 to 6 are reserved.
+// The kinds, as in contract.h.
 const (
-	KindHello Kind = 1
-	KindState Kind = 2
-	KindFlows Kind = 3
+	KindHello   Kind = 1
+	KindState   Kind = 2
+	KindFlows   Kind = 3
+	KindSetup   Kind = 4
+	KindConfirm Kind = 5
+	KindProbe   Kind = 6
 )
 
 // Flags of the kinds.

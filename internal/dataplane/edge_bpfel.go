@@ -13,6 +13,13 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type edgeAdmission uint32
+
+const (
+	edgeAdmissionADMISSION_COOKIE  edgeAdmission = 0
+	edgeAdmissionADMISSION_CONFIRM edgeAdmission = 1
+)
+
 type edgeAgentClock struct {
 	_             structs.HostLayout
 	OffsetNs      uint64
@@ -46,6 +53,17 @@ type edgeContractVersion uint32
 
 const (
 	edgeContractVersionCONTRACT_VERSION edgeContractVersion = 1
+)
+
+type edgeControlKind uint32
+
+const (
+	edgeControlKindCONTROL_HELLO   edgeControlKind = 1
+	edgeControlKindCONTROL_STATE   edgeControlKind = 2
+	edgeControlKindCONTROL_FLOWS   edgeControlKind = 3
+	edgeControlKindCONTROL_SETUP   edgeControlKind = 4
+	edgeControlKindCONTROL_CONFIRM edgeControlKind = 5
+	edgeControlKindCONTROL_PROBE   edgeControlKind = 6
 )
 
 type edgeControlPeer struct {
@@ -159,17 +177,34 @@ type edgePrefix6 struct {
 	AddressBe [4]uint32
 }
 
+type edgeRelayBuckets struct {
+	_      structs.HostLayout
+	Setups uint64
+	Probes uint64
+}
+
+type edgeRelayed struct {
+	_      structs.HostLayout
+	Length uint16
+	Kind   uint8
+	Pad    [5]uint8
+	Packet [1352]uint8
+}
+
 type edgeService struct {
-	_       structs.HostLayout
-	Mode    uint8
-	KeysEnd uint8
-	Options uint8
-	Domain  uint8
-	Mss4    uint16
-	Mss6    uint16
-	Window  uint16
-	Setup   uint8
-	Silent  uint8
+	_               structs.HostLayout
+	Mode            uint8
+	KeysEnd         uint8
+	Options         uint8
+	Domain          uint8
+	Mss4            uint16
+	Mss6            uint16
+	Window          uint16
+	Setup           uint8
+	Silent          uint8
+	Admission       uint8
+	Pad             [3]uint8
+	ProbeIntervalNs uint32
 }
 
 type edgeServiceLimits uint32
@@ -287,7 +322,11 @@ const (
 	edgeVerdictVERDICT_DROP_CLOSED_PORT       edgeVerdict = 46
 	edgeVerdictVERDICT_DROP_SILENT            edgeVerdict = 47
 	edgeVerdictVERDICT_PASS_UNENFORCED        edgeVerdict = 48
-	edgeVerdictVERDICT_COUNT                  edgeVerdict = 49
+	edgeVerdictVERDICT_SENT_SETUP             edgeVerdict = 49
+	edgeVerdictVERDICT_SENT_PROBE             edgeVerdict = 50
+	edgeVerdictVERDICT_DROP_BUSY              edgeVerdict = 51
+	edgeVerdictVERDICT_DROP_TOO_LONG          edgeVerdict = 52
+	edgeVerdictVERDICT_COUNT                  edgeVerdict = 53
 	edgeVerdictVERDICT_STRIDE                 edgeVerdict = 64
 )
 
@@ -312,6 +351,8 @@ const (
 	edgeMapPortRanges         = "port_ranges"
 	edgeMapPrefixes4          = "prefixes4"
 	edgeMapPrefixes6          = "prefixes6"
+	edgeMapRelays             = "relays"
+	edgeMapRelaysSpent        = "relays_spent"
 	edgeMapRoutePorts         = "route_ports"
 	edgeMapServiceMemos       = "service_memos"
 	edgeMapServices           = "services"
@@ -413,6 +454,8 @@ type edgeMapSpecs struct {
 	PortRanges       *ebpf.MapSpec `ebpf:"port_ranges"`
 	Prefixes4        *ebpf.MapSpec `ebpf:"prefixes4"`
 	Prefixes6        *ebpf.MapSpec `ebpf:"prefixes6"`
+	Relays           *ebpf.MapSpec `ebpf:"relays"`
+	RelaysSpent      *ebpf.MapSpec `ebpf:"relays_spent"`
 	RoutePorts       *ebpf.MapSpec `ebpf:"route_ports"`
 	ServiceMemos     *ebpf.MapSpec `ebpf:"service_memos"`
 	Services         *ebpf.MapSpec `ebpf:"services"`
@@ -472,6 +515,8 @@ type edgeMaps struct {
 	PortRanges       *ebpf.Map `ebpf:"port_ranges"`
 	Prefixes4        *ebpf.Map `ebpf:"prefixes4"`
 	Prefixes6        *ebpf.Map `ebpf:"prefixes6"`
+	Relays           *ebpf.Map `ebpf:"relays"`
+	RelaysSpent      *ebpf.Map `ebpf:"relays_spent"`
 	RoutePorts       *ebpf.Map `ebpf:"route_ports"`
 	ServiceMemos     *ebpf.Map `ebpf:"service_memos"`
 	Services         *ebpf.Map `ebpf:"services"`
@@ -498,6 +543,8 @@ func (m *edgeMaps) Close() error {
 		m.PortRanges,
 		m.Prefixes4,
 		m.Prefixes6,
+		m.Relays,
+		m.RelaysSpent,
 		m.RoutePorts,
 		m.ServiceMemos,
 		m.Services,

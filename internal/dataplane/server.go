@@ -36,6 +36,7 @@ type Server struct {
 	objects serverObjects
 	config  ServerConfig
 	links   map[string]link.Link
+	devices deviceCache
 	walks   uint64 // over the connections, so far
 }
 

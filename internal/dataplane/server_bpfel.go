@@ -73,6 +73,20 @@ type serverEstablishedState struct {
 	Lost  uint32
 }
 
+type serverInjectOrder uint32
+
+const (
+	serverInjectOrderINJECT_PACKET   serverInjectOrder = 1
+	serverInjectOrderINJECT_IF_KNOWN serverInjectOrder = 2
+)
+
+type serverInjectResult uint32
+
+const (
+	serverInjectResultINJECT_KNOWN serverInjectResult = 1
+	serverInjectResultINJECT_DONE  serverInjectResult = 2
+)
+
 type serverKeySlot struct {
 	_           structs.HostLayout
 	Epoch       uint64
@@ -109,16 +123,19 @@ type serverPrefix6 struct {
 }
 
 type serverService struct {
-	_       structs.HostLayout
-	Mode    uint8
-	KeysEnd uint8
-	Options uint8
-	Domain  uint8
-	Mss4    uint16
-	Mss6    uint16
-	Window  uint16
-	Setup   uint8
-	Silent  uint8
+	_               structs.HostLayout
+	Mode            uint8
+	KeysEnd         uint8
+	Options         uint8
+	Domain          uint8
+	Mss4            uint16
+	Mss6            uint16
+	Window          uint16
+	Setup           uint8
+	Silent          uint8
+	Admission       uint8
+	Pad             [3]uint8
+	ProbeIntervalNs uint32
 }
 
 type serverServiceMemo struct {
@@ -182,6 +199,7 @@ const (
 	serverProgServerEgress      = "server_egress"
 	serverProgServerEstablished = "server_established"
 	serverProgServerIngress     = "server_ingress"
+	serverProgServerInject      = "server_inject"
 	serverProgWalkConnections   = "walk_connections"
 	serverVarGenerated          = "generated"
 	serverVarGeneratedServer    = "generated_server"
@@ -240,6 +258,7 @@ type serverProgramSpecs struct {
 	ServerEgress      *ebpf.ProgramSpec `ebpf:"server_egress"`
 	ServerEstablished *ebpf.ProgramSpec `ebpf:"server_established"`
 	ServerIngress     *ebpf.ProgramSpec `ebpf:"server_ingress"`
+	ServerInject      *ebpf.ProgramSpec `ebpf:"server_inject"`
 	WalkConnections   *ebpf.ProgramSpec `ebpf:"walk_connections"`
 }
 
@@ -372,6 +391,7 @@ type serverPrograms struct {
 	ServerEgress      *ebpf.Program `ebpf:"server_egress"`
 	ServerEstablished *ebpf.Program `ebpf:"server_established"`
 	ServerIngress     *ebpf.Program `ebpf:"server_ingress"`
+	ServerInject      *ebpf.Program `ebpf:"server_inject"`
 	WalkConnections   *ebpf.Program `ebpf:"walk_connections"`
 }
 
@@ -380,6 +400,7 @@ func (p *serverPrograms) Close() error {
 		p.ServerEgress,
 		p.ServerEstablished,
 		p.ServerIngress,
+		p.ServerInject,
 		p.WalkConnections,
 	)
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -63,12 +64,21 @@ func (t *tables) writePolicies(services []policy.Service, domains []string) erro
 			Mode: uint8(s.Mode), KeysEnd: uint8(s.KeysEnd), Options: uint8(s.Options),
 			Domain: uint8(domain), Mss4: s.MSS4, Mss6: s.MSS6, Window: s.Window,
 			Setup: uint8(s.Setup), Silent: uint8(s.Silent),
+			Admission: uint8(s.Admission), ProbeIntervalNs: probeInterval(s.Probes),
 		}
 		if err := t.services.Put(uint32(i+1), v); err != nil {
 			return fmt.Errorf("write service %q: %w", s.Name, err)
 		}
 	}
 	return nil
+}
+
+// probeInterval is the time between two probes, of so many a second.
+func probeInterval(perSecond int) uint32 {
+	if perSecond == 0 {
+		return 0
+	}
+	return uint32(time.Second.Nanoseconds() / int64(perSecond))
 }
 
 // MovePrefixes makes the services' ports hold at other prefixes: first where

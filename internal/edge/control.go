@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -47,10 +49,32 @@ func speak(ctx context.Context, c *config.Edge, log *slog.Logger, keeper *upkeep
 	endpoint := control.NewEdge(control.EdgeConfig{
 		ID: c.Control.ID, Agents: agentsOf(c), Generation: c.Generation, Learn: c.Learn,
 	}, World(conn, keeper, log), agent)
-	s := &speaker{endpoint, counts, log, func() { conn.Close(); counts.Close() }}
+	relays, err := agent.OpenRelays()
+	if err != nil {
+		conn.Close()
+		counts.Close()
+		return nil, err
+	}
+	s := &speaker{endpoint, counts, log, func() { relays.Close(); conn.Close(); counts.Close() }}
 	go func() { _ = endpoint.Serve() }() // until the socket is closed
+	go s.relay(relays)
 	s.tick()
 	return s, nil
+}
+
+// relay carries packets to agents until there are no more.
+func (s *speaker) relay(relays *dataplane.Relays) {
+	for {
+		kind, packet, err := relays.Read()
+		if errors.Is(err, dataplane.ErrRelaysClosed) {
+			return
+		}
+		if err != nil {
+			s.log.Error(err.Error())
+			continue
+		}
+		s.endpoint.Relay(kind, packet)
+	}
 }
 
 func (s *speaker) tick() {
@@ -97,9 +121,15 @@ func agentsOf(c *config.Edge) []control.Agent {
 	for i, a := range c.Control.Agents {
 		all[i] = control.Agent{
 			ID: a.ID, Address: a.Address, Domain: a.Domain, Protects: a.Protects, MSS: largestMSS(c.Services, a.Protects),
+			Relays: relays(c.Services),
 		}
 	}
 	return all
+}
+
+// relays says whether packets of a service go to its agent in messages.
+func relays(services []policy.Service) bool {
+	return slices.ContainsFunc(services, func(s policy.Service) bool { return s.Relays() })
 }
 
 // largestMSS is the largest that we answer with at an agent's addresses.

@@ -63,6 +63,15 @@ const (
 	SilentStop OnSilence = 2
 )
 
+// Admission says what makes an edge let a flow through.
+type Admission uint8
+
+// The choices, as in contract.h.
+const (
+	OnCookie  Admission = 0
+	OnConfirm Admission = 1
+)
+
 // Options are the TCP options that a service agrees to, bits as in contract.h.
 type Options uint8
 
@@ -94,7 +103,13 @@ type Service struct {
 	Window   uint16 // in the SYN-ACK, unscaled
 	Setup    Setup  // at the server
 	Silent   OnSilence
+
+	Admission Admission
+	Probes    int // a second, of unknown packets; 0: none
 }
+
+// Relays says whether packets of the service go to its agent in messages.
+func (s *Service) Relays() bool { return s.Admission == OnConfirm || s.Probes > 0 }
 
 // OwnedRange is a range of ports that belongs to a service, by its id: its
 // place in the list of services, counted from 1.

@@ -48,6 +48,7 @@ func speak(ctx context.Context, c *config.Server, log *slog.Logger, keeper *upke
 	s.tick()
 	go func() { _ = endpoint.Serve() }() // until the socket is closed
 	go s.announce(ctx)
+	go s.confirm(ctx)
 	return s, nil
 }
 
@@ -69,6 +70,18 @@ func (s *speaker) announce(ctx context.Context) {
 			if err := s.endpoint.Announce(); err != nil {
 				s.log.Error(err.Error())
 			}
+		}
+	}
+}
+
+// confirm looks for connections that were not there at once.
+func (s *speaker) confirm(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.endpoint.Unconfirmed():
+			s.endpoint.Reconfirm()
 		}
 	}
 }

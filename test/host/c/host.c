@@ -9,6 +9,7 @@
  *   check HASH KEY EPOCH FLOW ISN COOKIE
  *   options V6 FLAGS OFFERED BYTES   decode V6 CODE BYTES
  *   frame BYTES                      answer OFFERED COOKIE TSVAL BYTES
+ *   bucket INTERVAL TIME...          (1 for each that got a token, else 0)
  *
  * FLOW: V6 SOURCE DESTINATION PORTS, addresses in bytes.
  */
@@ -186,6 +187,19 @@ static void run_options(void)
 	printf(" code=%u bits=%u\n", options_code(&o, v6), o.timestamps ? options_tsval(&o) : 0);
 }
 
+static void run_bucket(void)
+{
+	u64 spent = 0, interval = next_number();
+
+	for (const char *word; (word = strtok(NULL, " \n"));) {
+		u64 after = bucket_next(spent, interval, strtoull(word, NULL, 0));
+
+		spent = after ? after : spent;
+		putchar(after ? '1' : '0');
+	}
+	putchar('\n');
+}
+
 static void run_decode(void)
 {
 	bool v6 = next_number() != 0;
@@ -265,7 +279,7 @@ static const struct {
 } commands[] = {
 	{ "siphash", run_siphash }, { "halfsiphash", run_halfsiphash }, { "make", run_make },
 	{ "check", run_check },	    { "options", run_options },		{ "decode", run_decode },
-	{ "frame", run_frame },	    { "answer", run_answer },
+	{ "frame", run_frame },	    { "answer", run_answer },	{ "bucket", run_bucket },
 };
 
 static void run_line(char *line)
