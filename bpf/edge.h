@@ -43,8 +43,10 @@ INLINE const struct service *edge_service(const struct packet *p, const struct m
 	return service;
 }
 
-NOINLINE int edge_open(struct xdp_md *ctx, struct packet *p)
+GLOBAL int edge_open(struct xdp_md *ctx, struct packet *p)
 {
+	if (!p)
+		return XDP_DROP; /* cannot be: the verifier's doubt */
 	struct moment now = moment_now();
 	enum verdict passes;
 	u32 id, stance;
@@ -60,8 +62,10 @@ NOINLINE int edge_open(struct xdp_md *ctx, struct packet *p)
 }
 
 /* Neither a SYN nor, if it has an ACK, in the filter: the cookie decides. */
-NOINLINE int edge_doubtful(struct xdp_md *ctx, struct packet *p)
+GLOBAL int edge_doubtful(struct xdp_md *ctx, struct packet *p)
 {
+	if (!p)
+		return XDP_DROP; /* cannot be: the verifier's doubt */
 	struct moment now = moment_now();
 	enum verdict passes;
 	u32 id, stance;
@@ -97,8 +101,10 @@ NOINLINE int edge_doubtful(struct xdp_md *ctx, struct packet *p)
 }
 
 /* Not a whole TCP segment: lost to a protected prefix, untouched elsewhere. */
-NOINLINE int edge_unparsed(struct xdp_md *ctx, struct packet *p, enum parsed parsed)
+GLOBAL int edge_unparsed(struct xdp_md *ctx, struct packet *p, enum parsed parsed)
 {
+	if (!p)
+		return XDP_DROP; /* cannot be: the verifier's doubt */
 	if (parsed == PARSED_VLAN_DEPTH)
 		return drop(SERVICE_NONE, VERDICT_DROP_VLAN_DEPTH);
 	if (parsed != PARSED_OTHER && prefix_find(p->flow.destination, p->flow.v6))
