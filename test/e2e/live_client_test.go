@@ -179,22 +179,32 @@ func httpAddress(l *lab.Lab, ipv6 bool) string {
 type talk struct {
 	conn   net.Conn
 	random *rand.ChaCha8
+	sent   []byte
 }
 
 // say sends that many random bytes and wants the same ones back in time.
 func (t *talk) say(bytesSent int, within time.Duration) error {
-	sent, back := make([]byte, bytesSent), make([]byte, bytesSent)
-	_, _ = t.random.Read(sent) // never fails
+	t.sent = make([]byte, bytesSent)
+	_, _ = t.random.Read(t.sent) // never fails
 	if err := t.conn.SetDeadline(time.Now().Add(within)); err != nil {
 		return err
 	}
-	if _, err := t.conn.Write(sent); err != nil {
+	if _, err := t.conn.Write(t.sent); err != nil {
 		return err
 	}
+	return t.hear(within)
+}
+
+// hear wants back in time what was said last.
+func (t *talk) hear(within time.Duration) error {
+	if err := t.conn.SetDeadline(time.Now().Add(within)); err != nil {
+		return err
+	}
+	back := make([]byte, len(t.sent))
 	if _, err := io.ReadFull(t.conn, back); err != nil {
 		return err
 	}
-	if !bytes.Equal(sent, back) {
+	if !bytes.Equal(t.sent, back) {
 		return errors.New("the stream came back changed")
 	}
 	return nil

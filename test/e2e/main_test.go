@@ -22,6 +22,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, runCrowd(what))
 		os.Exit(1)
 	}
+	runChild(os.Args)
 	if os.Geteuid() != 0 {
 		fmt.Println("end-to-end tests need root: they make network namespaces and load BPF programs")
 		if os.Getenv("CI") == "true" {
