@@ -23,8 +23,11 @@ INLINE int setup(struct __sk_buff *skb, const struct packet *p, const struct ser
 	int error =
 		service->setup == SETUP_TRANSLATE ? -EINVAL : setup_native(skb, p, listener, proof);
 
-	if (!error)
+	if (!error) {
+		if (translating)
+			translation_forget(p);
 		return next(id, VERDICT_SETUP);
+	}
 	if (error != -EINVAL || service->setup == SETUP_NATIVE)
 		return refuse(id, VERDICT_DROP_REFUSED);
 	return translate_begin(skb, p, id, proof);
@@ -36,8 +39,11 @@ NOINLINE int server_new(struct __sk_buff *skb, const struct packet *p,
 {
 	struct moment now = moment_now();
 	struct proof proof;
+	bool proven = cookie_proves(p, service, &now, &proof);
 
-	if (!cookie_proves(p, service, &now, &proof)) {
+	if (service->mode == MODE_OFF && !(proven && listener))
+		return next(id, VERDICT_PASS_OFF);
+	if (!proven) {
 		if (listener && kernel_cookie_is_valid(skb, p, listener))
 			return next(id, VERDICT_PASS_KERNEL_COOKIE);
 		return unenforced(&now) ? next(id, VERDICT_PASS_UNENFORCED) :
@@ -148,6 +154,11 @@ INLINE int server_open(const struct packet *p, u32 id)
 				  refuse(id, VERDICT_DROP_STRICT_SYN);
 }
 
+/*
+ * A service that is off lets everything pass. But clients whom an edge has
+ * answered, which may not know it yet, have no connection unless it is made for
+ * them, and what is translated goes on.
+ */
 INLINE int server_service(struct __sk_buff *skb, struct packet *p, const struct service *service,
 			  u32 id)
 {
@@ -155,6 +166,9 @@ INLINE int server_service(struct __sk_buff *skb, struct packet *p, const struct 
 	int verdict;
 
 	enum verdict fault = flags_fault(p->flags);
+	bool off = service->mode == MODE_OFF;
+	if (off && (fault != VERDICT_PASS_OTHER || flags_open(p->flags)))
+		return next(id, VERDICT_PASS_OFF);
 	if (fault != VERDICT_PASS_OTHER)
 		return refuse(id, fault);
 	if (flags_open(p->flags))
@@ -173,12 +187,14 @@ INLINE int server_service(struct __sk_buff *skb, struct packet *p, const struct 
 	bool listener = sk && sk->state == BPF_TCP_LISTEN;
 
 	verdict = NOT_TRANSLATED;
-	if (translating && service->setup != SETUP_NATIVE)
+	if (translating) /* whatever `setup` is: what was translated goes on */
 		verdict = server_translated(skb, p, service, id, sk);
 	if (verdict != NOT_TRANSLATED && verdict != SYN_AGAIN)
 		; /* done */
 	else if (sk && !listener && verdict != SYN_AGAIN)
 		verdict = server_known(skb, p, service, id, sk);
+	else if (off && p->flags & (TCP_RST | TCP_SYN))
+		verdict = next(id, VERDICT_PASS_OFF);
 	else if (p->flags & TCP_RST)
 		verdict = next(id, VERDICT_PASS_RST);
 	else if (p->flags & TCP_SYN)
@@ -230,8 +246,6 @@ int server_ingress(struct __sk_buff *skb)
 	const struct service *service = service_get(id);
 	if (id == SERVICE_NONE || !service)
 		return next(SERVICE_NONE, VERDICT_PASS_OTHER);
-	if (service->mode == MODE_OFF)
-		return next(id, VERDICT_PASS_OFF);
 	return server_service(skb, &p, service, id);
 }
 

@@ -101,6 +101,16 @@ INLINE void translation_void(struct translation *t)
 	t->expires_ns = 1;
 }
 
+/* A native connection has taken their place. */
+NOINLINE int translation_forget(const struct packet *p)
+{
+	struct endpoints e;
+
+	endpoints_of(&p->flow, false, &e);
+	bpf_map_delete_elem(&half_open, &e);
+	return (int)bpf_map_delete_elem(&flows, &e);
+}
+
 INLINE bool deltas_are_known(const struct translation *t)
 {
 	return t->state >= TRANSLATION_SYN_RECEIVED;
