@@ -409,7 +409,7 @@ struct control_peer {
 	__u32 disagreements; /* enum control_disagreement */
 	__u32 any_listens;   /* every port counts as listening */
 	__u32 pad;
-	__u64 heard_ns;      /* coarse monotonic */
+	__u64 heard_ns;      /* monotonic; at an edge: when the last whole announcement began */
 };
 
 /* A listening port of an agent. Address 0: all addresses of its family. */

@@ -20,6 +20,10 @@ type Agent struct {
 	Protects []netip.Prefix // its addresses: it may speak for no others
 	MSS      uint16         // the largest that the edge answers with there
 	Relays   bool           // packets go there in messages
+
+	// SomeOff says that SYNs of a service there pass unanswered, Off that those
+	// of all do, because the edge's configuration wants it so.
+	SomeOff, Off bool
 }
 
 // EdgeConfig is what an edge's endpoint needs to know.
@@ -65,6 +69,7 @@ type agentPeer struct {
 	phase      Phase
 	heard      bool          // since this daemon began
 	heardAt    time.Duration // last STATE
+	toldAt     time.Duration // when the last whole announcement began
 	sinceAt    time.Duration // since when the phase may end
 	complete   int           // whole announcements since then
 	wantsAll   bool
@@ -90,7 +95,10 @@ func NewEdge(c EdgeConfig, w World, plane EdgePlane) *Edge {
 		}
 		p.own = w.Random()
 		if old, ok := plane.GetPeer(a.ID); ok {
-			p.phase, p.anyListens = old.Phase, old.AnyListens
+			p.phase, p.anyListens, p.toldAt = old.Phase, old.AnyListens, old.Heard
+		}
+		if p.Off {
+			p.phase = Unheard
 		}
 		e.agents[a.ID] = p
 	}
@@ -125,7 +133,7 @@ func (e *Edge) hello(p *agentPeer) {
 	h := Hello{
 		ClockNS: e.Keys.NowNS(), Fingerprint: agreement.Fingerprint, GenerationMS: uint32(e.config.Generation.Milliseconds()),
 		EpochSeconds: agreement.EpochSeconds, Scale: agreement.Scale, MSS: p.MSS,
-		WantsAll: p.wantsAll, Enforces: p.phase == Enforced,
+		WantsAll: p.wantsAll, Enforces: p.phase == Enforced && !p.SomeOff,
 	}
 	flags, body := h.encode()
 	e.transmit(p, KindHello, flags, body, SentHello)
@@ -180,6 +188,9 @@ func (e *Edge) associate(p *agentPeer, h Header) Event {
 	if p.peer == 0 && h.Kind == KindState {
 		p.peer, p.window = h.Session, window{}
 		p.wantsAll, p.number, p.total = true, 0, 0
+		if p.phase == Enforced && e.Monotonic()-p.toldAt > e.config.Generation {
+			e.enter(p, Grace) // one of us was away for so long that flows are forgotten
+		}
 		defer e.hello(p) // at once: the agent waits for its session to come back
 	}
 	if h.Session != p.peer {
@@ -204,12 +215,12 @@ func (e *Edge) state(p *agentPeer, h Header, body []byte) Event {
 	if !p.heard {
 		p.sinceAt = now
 	}
-	p.heard, p.heardAt, p.off = true, now, s.Off
+	p.heard, p.heardAt, p.off = true, now, s.Off || p.Off
 	d := differences(e.Keys.Agreement(p.Domain, h.Period), Agreement{s.Fingerprint, s.EpochSeconds, s.Scale}, e.Keys.NowNS(), s.ClockNS)
 	if int(p.MSS)+ip4Headers > int(s.MTU) || p.Relays && int(s.MTU) < relayMTU(p.Address.Addr()) {
 		d |= DisagreeMSS
 	}
-	if s.Off {
+	if s.Off != p.Off {
 		d |= DisagreeMode
 	}
 	if d != p.differs {
@@ -289,7 +300,8 @@ func (p *agentPeer) progress(a *announced, now time.Duration) {
 
 // announced: the edge has all of the agent's flows.
 func (e *Edge) announced(p *agentPeer) {
-	p.wantsAll = false
+	p.wantsAll, p.toldAt = false, p.begun
+	e.show(p)
 	if p.phase != Grace || p.begun >= p.sinceAt+grace {
 		p.complete++
 	}
@@ -318,7 +330,7 @@ func (e *Edge) enter(p *agentPeer, phase Phase) {
 }
 
 func (e *Edge) show(p *agentPeer) {
-	if err := e.plane.SetPeer(p.ID, Peer{p.phase, p.differs, p.anyListens, p.heardAt}); err != nil {
+	if err := e.plane.SetPeer(p.ID, Peer{p.phase, p.differs, p.anyListens, p.toldAt}); err != nil {
 		e.Log.Error(err.Error())
 	}
 }

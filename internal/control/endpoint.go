@@ -48,7 +48,7 @@ type Peer struct {
 	Phase         Phase
 	Disagreements Disagreement
 	AnyListens    bool
-	Heard         time.Duration // monotonic
+	Heard         time.Duration // monotonic; at an edge: when the last whole announcement began
 }
 
 // association is one life of both ends: two sessions that know each other.

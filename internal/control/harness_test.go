@@ -157,6 +157,8 @@ type pair struct {
 	flows  table
 	local  Local
 
+	someOff, allOff bool // of the edge's services
+
 	edge       *Edge
 	edgePlane  *plane
 	edgeKeys   testKeys
@@ -187,7 +189,7 @@ func (p *pair) startEdge() {
 	p.edge = NewEdge(EdgeConfig{
 		ID: edgeID, Generation: time.Minute, Learn: 2 * time.Minute,
 		Agents: []Agent{{
-			ID: agentID, Address: agentAt, Domain: "web", MSS: 1460,
+			ID: agentID, Address: agentAt, Domain: "web", MSS: 1460, SomeOff: p.someOff, Off: p.allOff,
 			Protects: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("2001:db8:1::/48")},
 		}},
 	}, p.world(edgeAt, p.edgeKeys), p.edgePlane)

@@ -134,6 +134,39 @@ func TestPhaseOutlivesTheDaemon(t *testing.T) {
 	p.wantPhase(Enforced)
 }
 
+// While an edge's daemon was away for longer than a generation, the filter has
+// forgotten flows: unknown packets pass until it has learnt them all anew.
+func TestEdgeThatWasAwayForAGenerationBeginsWithGrace(t *testing.T) {
+	p := newPair(t).enforced()
+	p.now += 61 * time.Second
+	p.startEdge()
+	p.seconds(2)
+	p.wantPhase(Grace)
+	p.seconds(60)
+	p.wantPhase(Enforced)
+}
+
+// What is off at an edge lets SYNs through: then no agent may be strict.
+func TestEdgeThatIsOffDoesNotEnforce(t *testing.T) {
+	for all, phase := range map[bool]Phase{true: Unheard, false: Enforced} {
+		p := newPair(t).enforced()
+		p.someOff, p.allOff = true, all
+		p.startEdge()
+		p.seconds(5)
+		p.wantPhase(phase)
+		if p.agentPlane.enforced > p.now {
+			t.Errorf("the agent is strict (all services are off: %t)", all)
+		}
+		p.someOff, p.allOff = false, false
+		p.startEdge()
+		p.seconds(120)
+		p.wantPhase(Enforced)
+		if p.agentPlane.enforced < p.now {
+			t.Errorf("the agent is not strict (all services were off: %t)", all)
+		}
+	}
+}
+
 func TestAgentThatIsOffIsNotEnforced(t *testing.T) {
 	p := newPair(t).enforced()
 	p.local.Off = true

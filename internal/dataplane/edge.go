@@ -55,7 +55,8 @@ type Edge struct {
 	links   map[string]link.Link
 	adopted bool
 
-	announced []byte // the announcement at hand
+	protectsSame bool
+	announced    []byte // the announcement at hand
 }
 
 // filterGroup is the state of the filter, of use only together.
@@ -97,6 +98,7 @@ func LoadEdge(pins *Pins, c EdgeConfig) (*Edge, error) {
 		return nil, err
 	}
 	e.adopted = adopted["filter"]
+	e.protectsSame = e.adopted && protectedByAnother(pins) == protectedDigest(c.Services)
 	m := &e.objects.edgeMaps
 	e.tables = tables{m.Keys, m.Clock, m.Services, m.Prefixes4, m.Prefixes6, m.PortRanges, m.Counters, e.slots}
 	if err := e.prepare(); err != nil {
@@ -293,7 +295,7 @@ func (e *Edge) Attach(pins *Pins) error {
 	}); err != nil {
 		return err
 	}
-	if err := e.watchTransmit(pins); err != nil {
+	if err := errors.Join(pinProtected(pins, e.config.Services), e.watchTransmit(pins)); err != nil {
 		return err
 	}
 	for _, i := range e.config.Inside {

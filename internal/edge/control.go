@@ -120,9 +120,15 @@ func agentsOf(c *config.Edge) []control.Agent {
 	all := make([]control.Agent, len(c.Control.Agents))
 	for i, a := range c.Control.Agents {
 		all[i] = control.Agent{
-			ID: a.ID, Address: a.Address, Domain: a.Domain, Protects: a.Protects, MSS: largestMSS(c.Services, a.Protects),
+			ID: a.ID, Address: a.Address, Domain: a.Domain, Protects: a.Protects, Off: true,
 			Relays: relays(c.Services),
 		}
+		for j := range c.Services {
+			if overlaps(c.Services[j].Prefixes, a.Protects) {
+				defend(&all[i], &c.Services[j])
+			}
+		}
+		all[i].Off = all[i].Off && all[i].SomeOff
 	}
 	return all
 }
@@ -132,21 +138,18 @@ func relays(services []policy.Service) bool {
 	return slices.ContainsFunc(services, func(s policy.Service) bool { return s.Relays() })
 }
 
-// largestMSS is the largest that we answer with at an agent's addresses.
-func largestMSS(services []policy.Service, protects []netip.Prefix) (most uint16) {
-	for i := range services {
-		if services[i].Mode == policy.Off {
-			continue
-		}
-		for _, prefix := range services[i].Prefixes {
-			for _, own := range protects {
-				if own.Overlaps(prefix) {
-					most = max(most, services[i].MSS4)
-				}
-			}
-		}
+// defend tells of an agent what a service at its addresses makes of it.
+func defend(a *control.Agent, s *policy.Service) {
+	if s.Mode == policy.Off {
+		a.SomeOff = true
+		return
 	}
-	return most
+	a.Off = false
+	a.MSS = max(a.MSS, s.MSS4)
+}
+
+func overlaps(some, others []netip.Prefix) bool {
+	return slices.ContainsFunc(some, func(p netip.Prefix) bool { return slices.ContainsFunc(others, p.Overlaps) })
 }
 
 // cover tells the data plane who protects what, before a packet comes.
@@ -160,7 +163,21 @@ func cover(c *config.Edge, agent *dataplane.Edge) error {
 					return err
 				}
 			}
+			if err := beginGrace(agent, a.ID); err != nil {
+				return err
+			}
 		}
 	}
 	return agent.KeepAgents(ids)
+}
+
+// beginGrace lets through handshakes that are under way with services which
+// were not protected until now.
+func beginGrace(agent *dataplane.Edge, id uint32) error {
+	peer, ok := agent.GetPeer(id)
+	if !ok || peer.Phase != control.Enforced || agent.ProtectsSame() {
+		return nil
+	}
+	peer.Phase = control.Grace
+	return agent.SetPeer(id, peer)
 }

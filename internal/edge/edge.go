@@ -111,9 +111,9 @@ func start(c *config.Edge, o Options, keeper *upkeep.Keeper, pins *dataplane.Pin
 }
 
 // learning is how long unknown flows pass: not at all where the filter of an
-// earlier daemon goes on.
+// earlier daemon goes on, which has protected the same.
 func learning(agent *dataplane.Edge, c *config.Edge) time.Duration {
-	if agent.Adopted() {
+	if agent.ProtectsSame() {
 		return agent.LearningLeft()
 	}
 	return c.Learn
