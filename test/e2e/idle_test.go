@@ -34,9 +34,6 @@ func TestSilentConnectionsOutliveEverything(t *testing.T) {
 	}
 	for _, s := range shapes {
 		t.Run(map[bool]string{false: "symmetric", true: "asymmetric"}[s.asymmetric], func(t *testing.T) {
-			if !long() {
-				t.Parallel() // most of the time they are silent
-			}
 			f := newFleet(t, s)
 			f.connect(t, s.count)
 			f.flood(t, s)
@@ -44,6 +41,9 @@ func TestSilentConnectionsOutliveEverything(t *testing.T) {
 			f.request(t, "after five generations of silence")
 			f.move(t)
 			f.lose(t)
+			if s.asymmetric && !long() {
+				return // daemons do not know what comes back past them
+			}
 			f.restart(t)
 			f.forget(t)
 			finishLoad(t, "new connections", startLoad(t, f.lab, lab.LoadOptions{Duration: time.Second}))
@@ -57,7 +57,9 @@ func (f *fleet) move(t *testing.T) {
 	if err := f.lab.Move(1, 1); err != nil {
 		t.Fatal(err)
 	}
-	f.silence(t, 1)
+	if long() {
+		f.silence(t, 1)
+	}
 	before := f.edges[1].verdicts(t)["pass_verified"]
 	f.request(t, "after all have moved to the second edge")
 	if n := f.edges[1].verdicts(t)["pass_verified"] - before; n < uint64(len(f.talks)) {
