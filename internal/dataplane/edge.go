@@ -243,10 +243,6 @@ func (e *Edge) writePorts() error {
 	return nil
 }
 
-// Adopted says whether the filter of an earlier daemon goes on: there is
-// nothing to learn.
-func (e *Edge) Adopted() bool { return e.adopted }
-
 // HostKey gives the kernel a random master key from which it makes its own
 // epoch keys, and forgets it. A key that is there already goes on.
 func (e *Edge) HostKey(windowScale uint8) error {

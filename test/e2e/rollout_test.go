@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"strings"
 	"testing"
@@ -117,13 +118,31 @@ func TestModesChangeUnderLoadWithoutControlMessages(t *testing.T) {
 	l := newLab(t, lab.Options{})
 	startHTTP(t, l)
 	serveEcho(t, l)
-	r := &rollOut{lab: l, split: newHalves(t, l, labKeys(t, l), "learn: 0s", "learn: 4s"), texts: make(map[*daemon]string)}
+	r := &rollOut{lab: l, split: newHalves(t, l, labKeys(t, l), "learn: 0s", "learn: 10s"), texts: make(map[*daemon]string)}
 	for _, d := range r.split.list() {
 		r.texts[d] = configOf(t, d)
 	}
 	r.split.start(t)
+	eventually(t, 15*time.Second, "the learning time ends", func() bool { return !learns(t, r.split.edge) })
 	r.change(t, "the edge is turned off", r.split.edge, "mode: always", "mode: off")
+	r.talks = append(r.talks, unusedTalks(t, l, 10)...)
 	r.change(t, "the edge is turned on", r.split.edge)
+}
+
+// unusedTalks are connections of which no edge has seen an ACK from the server.
+func unusedTalks(t *testing.T, l *lab.Lab, count int) []*talk {
+	t.Helper()
+	talks := make([]*talk, count)
+	noErrors(t, "open connections", forEach(talks, func(i int, _ *talk) error {
+		conn, err := dial(t.Context(), l.Client.Namespace, echoAddress(l, i%2 == 1))
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { conn.Close() })
+		talks[i] = &talk{conn: conn, random: rand.NewChaCha8([32]byte{byte(i)})}
+		return nil
+	}))
+	return talks
 }
 
 // configOf reads a daemon's configuration.
