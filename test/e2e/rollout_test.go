@@ -162,3 +162,18 @@ func writeConfig(t *testing.T, d *daemon, text string) {
 		t.Fatal(err)
 	}
 }
+
+// Turned off first, an agent can be taken off at any time: the kernel has native
+// connections as its own.
+func TestAgentThatIsOffIsDetachedUnderLoad(t *testing.T) {
+	r := newRollOut(t, "native")
+	r.change(t, "the server is turned off", r.split.server, "    setup:", "    mode: off\n    setup:")
+	awaitPhase(t, r.split.edge, "unheard", 10*time.Second)
+	step(t, r.lab, "the agent is taken off", func() { r.split.server.detach(t) })
+	step(t, r.lab, "there is no agent", func() {})
+	allAnswer(t, "connections from before", r.talks)
+	writeConfig(t, r.split.server, r.texts[r.split.server])
+	step(t, r.lab, "the agent is back", func() { r.split.server.start(t) })
+	step(t, r.lab, "the edge begins to enforce", func() { awaitPhase(t, r.split.edge, "enforced", 30*time.Second) })
+	allAnswer(t, "connections of all times", r.talks)
+}
