@@ -7,6 +7,7 @@
 #ifndef SMARTCOOKIE_ICMP_H
 #define SMARTCOOKIE_ICMP_H
 
+#include "memo.h"
 #include "translate.h"
 
 enum icmp_layout {
@@ -83,7 +84,7 @@ INLINE bool quote_ip6(struct __sk_buff *skb, const struct packet *p, struct quot
 
 /* True: the packet is an error about a translated connection, and now says so
  * in the kernel's numbers. Anything else passes as it is: fail open. */
-GLOBAL bool icmp_translate(struct __sk_buff *skb, const struct packet *p)
+GLOBAL bool icmp_translate(struct __sk_buff *skb, const struct packet *p, bool tenant)
 {
 	struct quote q = {};
 	struct endpoints e;
@@ -91,6 +92,9 @@ GLOBAL bool icmp_translate(struct __sk_buff *skb, const struct packet *p)
 
 	if (!p || !(p->flow.v6 ? quote_ip6(skb, p, &q) : quote_ip4(skb, p, &q)))
 		return false;
+	int id = service_at(q.flow.source, q.flow.v6, (u16)(q.flow.ports >> 16));
+	if (id == UNPROTECTED || service_is_tenants((u32)id) != tenant)
+		return false; /* the tenant's device translates it, or the host's */
 	endpoints_of(&q.flow, true, &e);
 	const struct translation *t = translation_find(&e);
 	if (!t || !deltas_are_known(t) || bpf_skb_load_bytes(skb, q.tcp + 4, &was, sizeof(was)))

@@ -54,4 +54,26 @@ INLINE u32 memo_find(const u32 address[4], bool v6, u16 port, u64 version,
 	return m->found;
 }
 
+/* ---- at a server, which stands to nobody -------------------------------- */
+
+enum { UNPROTECTED = -1 };
+
+NOINLINE u32 port_search(const u32 *address, bool v6, u16 port)
+{
+	return address ? service_search(address, v6, port) : SERVICE_NONE;
+}
+
+/* The service at an address and port, SERVICE_NONE: another port of a protected
+ * address. */
+NOINLINE int service_at(const u32 *address, bool v6, u16 port)
+{
+	u32 zero = 0;
+	const struct agent_clock *c = bpf_map_lookup_elem(&clock, &zero);
+	u32 id = c ? memo_find(address, v6, port, c->tables_version, port_search) : SERVICE_NONE;
+
+	if (LIKELY(id != SERVICE_NONE))
+		return (int)id;
+	return prefix_find(address, v6) ? SERVICE_NONE : UNPROTECTED;
+}
+
 #endif

@@ -12,7 +12,7 @@
 #include "established.h"
 #include "icmp.h"
 #include "inject.h"
-#include "memo.h"
+#include "tenant.h"
 #include "walk.h"
 
 /* How depends on the service and, unless that is settled, on what the kernel
@@ -81,16 +81,6 @@ NOINLINE int server_known(struct __sk_buff *skb, const struct packet *p,
 	return requeue(skb, p, id, &old);
 }
 
-/* A valid cookie with other numbers than the translated connection's. */
-NOINLINE bool proves_another(const struct packet *p, const struct service *service)
-{
-	struct moment now = moment_now();
-	struct proof proof;
-
-	return flags_acknowledge(p->flags) && cookie_proves(p, service, &now, &proof) &&
-	       !connection_was(p, &now, CONNECTION_ESTABLISHED);
-}
-
 /* Whether the packet is acceptable to the socket of a translated connection. */
 NOINLINE bool socket_takes(struct bpf_sock *sk, const struct packet *p, const struct translation *t)
 {
@@ -142,16 +132,6 @@ NOINLINE int server_translated(struct __sk_buff *skb, const struct packet *p,
 	bool repeated = first && t->state >= TRANSLATION_ESTABLISHED;
 	return translate_accepted(skb, p, id, t, &e,
 				  repeated ? VERDICT_PASS_REPEATED : VERDICT_PASS_CONNECTION);
-}
-
-/* A SYN: strict lets none pass that has not met an edge. */
-INLINE int server_open(const struct packet *p, u32 id)
-{
-	if (!strict || source_is_allowed(p))
-		return next(id, VERDICT_PASS_SYN);
-	struct moment now = moment_now();
-	return unenforced(&now) ? next(id, VERDICT_PASS_UNENFORCED) :
-				  refuse(id, VERDICT_DROP_STRICT_SYN);
 }
 
 /*
@@ -206,26 +186,6 @@ INLINE int server_service(struct __sk_buff *skb, struct packet *p, const struct 
 	return verdict;
 }
 
-enum { UNPROTECTED = -1 };
-
-NOINLINE u32 port_search(const u32 *address, bool v6, u16 port)
-{
-	return address ? service_search(address, v6, port) : SERVICE_NONE;
-}
-
-/* The service at an address and port, SERVICE_NONE: another port of a protected
- * address. */
-NOINLINE int service_at(const u32 *address, bool v6, u16 port)
-{
-	u32 zero = 0;
-	const struct agent_clock *c = bpf_map_lookup_elem(&clock, &zero);
-	u32 id = c ? memo_find(address, v6, port, c->tables_version, port_search) : SERVICE_NONE;
-
-	if (LIKELY(id != SERVICE_NONE))
-		return (int)id;
-	return prefix_find(address, v6) ? SERVICE_NONE : UNPROTECTED;
-}
-
 SEC("tc")
 int server_ingress(struct __sk_buff *skb)
 {
@@ -233,7 +193,7 @@ int server_ingress(struct __sk_buff *skb)
 	enum parsed parsed = skb_packet(skb, &p);
 
 	if (parsed == PARSED_OTHER) {
-		bool error = translating && p.addressed && icmp_translate(skb, &p);
+		bool error = translating && p.addressed && icmp_translate(skb, &p, false);
 
 		return next(SERVICE_NONE, error ? VERDICT_PASS_ERROR : VERDICT_PASS_OTHER);
 	}
@@ -244,7 +204,7 @@ int server_ingress(struct __sk_buff *skb)
 		return refuse(SERVICE_NONE, parsed_fault(parsed));
 	u32 id = (u32)found;
 	const struct service *service = service_get(id);
-	if (id == SERVICE_NONE || !service)
+	if (id == SERVICE_NONE || !service || service->setup == SETUP_TENANT)
 		return next(SERVICE_NONE, VERDICT_PASS_OTHER);
 	return server_service(skb, &p, service, id);
 }
@@ -290,7 +250,7 @@ int server_egress(struct __sk_buff *skb)
 	if (egress_packet(skb, &p) != PARSED_TCP)
 		return next(SERVICE_NONE, VERDICT_PASS_OTHER);
 	int id = service_at(p.flow.source, p.flow.v6, (u16)(p.flow.ports >> 16));
-	if (id == UNPROTECTED || id == SERVICE_NONE)
+	if (id == UNPROTECTED || id == SERVICE_NONE || service_is_tenants((u32)id))
 		return next(SERVICE_NONE, VERDICT_PASS_OTHER);
 	return server_answers(skb, &p, (u32)id);
 }

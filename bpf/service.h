@@ -56,6 +56,14 @@ INLINE const struct service *service_get(u32 id)
 	return bpf_map_lookup_elem(&services, &id);
 }
 
+/* Whether its servers are behind tenants' devices. */
+INLINE bool service_is_tenants(u32 id)
+{
+	const struct service *service = service_get(id);
+
+	return service && service->setup == SETUP_TENANT;
+}
+
 INLINE void count(u32 service, enum verdict verdict)
 {
 	u32 key = service * VERDICT_STRIDE + verdict;

@@ -147,6 +147,7 @@ enum setup_kind {
 	SETUP_AUTO      = 0, /* native, and by translation what the kernel refuses */
 	SETUP_NATIVE    = 1, /* the kernel adopts the cookie */
 	SETUP_TRANSLATE = 2, /* the kernel does a handshake, its numbers are translated */
+	SETUP_TENANT    = 3, /* likewise, in another network namespace or machine */
 };
 
 /* What makes an edge let a flow through: its cookie, or the agent's word that
@@ -273,6 +274,17 @@ enum translation_state {
 	TRANSLATION_SYN_RECEIVED,
 	TRANSLATION_ESTABLISHED,
 	TRANSLATION_CLOSED, /* its socket is gone, or in TIME_WAIT */
+
+	/* of tenants, whose sockets are out of sight: */
+	TRANSLATION_CLIENT_FIN, /* established, and this end has sent its FIN */
+	TRANSLATION_SERVER_FIN,
+};
+
+/* `requeues` of a tenant's connection: packets held, and flags. */
+enum translation_held {
+	TRANSLATION_HELD_MASK   = 0x3f,
+	TRANSLATION_REPLACES    = 0x40, /* another connection of these ends */
+	TRANSLATION_RESET_TRIED = 0x80,
 };
 
 struct translation {
@@ -287,7 +299,7 @@ struct translation {
 	__u8  announced_scale; /* that the client applies to the server's windows */
 	__u8  kernel_scale;    /* that the server's kernel means, 15: none */
 	__u8  requeues;        /* of packets that came before the SYN-ACK */
-	__u8  pad[2];
+	__u16 acked_high;      /* tenants: what the server has of the client, in 64 KiB */
 };
 
 /* ---- control messages ---------------------------------------------------
@@ -506,6 +518,10 @@ enum verdict {
 	VERDICT_SENT_PROBE,            /* unknown, on its way to the agent */
 	VERDICT_DROP_BUSY,             /* too many such packets at once */
 	VERDICT_DROP_TOO_LONG,         /* longer than a message can carry */
+
+	/* server, tenants */
+	VERDICT_HOLD_EARLY,            /* came before the SYN-ACK: sent on behind it */
+	VERDICT_PASS_UNPROVEN,         /* no translated connection's: the tenant judges */
 
 	VERDICT_COUNT,
 	VERDICT_STRIDE = 64,           /* counters: service * stride + verdict */

@@ -326,7 +326,9 @@ const (
 	edgeVerdictVERDICT_SENT_PROBE             edgeVerdict = 50
 	edgeVerdictVERDICT_DROP_BUSY              edgeVerdict = 51
 	edgeVerdictVERDICT_DROP_TOO_LONG          edgeVerdict = 52
-	edgeVerdictVERDICT_COUNT                  edgeVerdict = 53
+	edgeVerdictVERDICT_HOLD_EARLY             edgeVerdict = 53
+	edgeVerdictVERDICT_PASS_UNPROVEN          edgeVerdict = 54
+	edgeVerdictVERDICT_COUNT                  edgeVerdict = 55
 	edgeVerdictVERDICT_STRIDE                 edgeVerdict = 64
 )
 

@@ -20,6 +20,7 @@ type ServerConfig struct {
 	Epochs   uint64
 
 	Interfaces []Interface
+	Tenants    []Interface    // behind which services of setup Tenant are
 	Strict     bool           // drop SYNs from outside Allowed
 	Allowed    []netip.Prefix // sources whose SYNs need not pass an edge
 	Recent     int            // connections that are remembered
@@ -69,6 +70,10 @@ func (s *Server) shape(spec *ebpf.CollectionSpec) error {
 	spec.Maps["recent"].MaxEntries = uint32(c.Recent)
 	spec.Maps["half_open"].MaxEntries = halfOpen
 	spec.Maps["flows"].MaxEntries = uint32(max(c.Translated, 1))
+	spec.Maps["held"].MaxEntries = 1
+	if len(c.Tenants) > 0 {
+		spec.Maps["held"].MaxEntries = heldPackets
+	}
 	spec.Maps["established"].MaxEntries = 1
 	if c.HearsEdges {
 		spec.Maps["established"].MaxEntries = uint32(serverEstablishedLimitESTABLISHED_MAX)
@@ -79,7 +84,7 @@ func (s *Server) shape(spec *ebpf.CollectionSpec) error {
 	}
 	return setConstants(spec, map[string]any{
 		"key_slot_mask": s.slots - 1,
-		"link_length":   linkLength(c.Interfaces),
+		"link_length":   linkLength(slices.Concat(c.Interfaces, c.Tenants)),
 		"own_tags":      c.Edge != nil,
 		"strict":        c.Strict,
 		"hears_edges":   c.HearsEdges,
@@ -177,6 +182,9 @@ func (s *Server) Attach(pins *Pins) error {
 		if err := attachTC(pins, s.links, i, s.objects.ServerIngress, ebpf.AttachTCXIngress); err != nil {
 			return err
 		}
+	}
+	if err := s.attachTenants(pins); err != nil {
+		return err
 	}
 	return pins.keepLinks(s.links)
 }

@@ -73,6 +73,22 @@ type serverEstablishedState struct {
 	Lost  uint32
 }
 
+type serverHeld struct {
+	_         structs.HostLayout
+	Length    uint16
+	Network   uint16
+	Transport uint16
+	Partial   uint16
+	Frame     [2304]uint8
+}
+
+type serverHeldKey struct {
+	_      structs.HostLayout
+	Ends   serverEndpoints
+	Cookie uint32
+	Index  uint32
+}
+
 type serverInjectOrder uint32
 
 const (
@@ -160,7 +176,7 @@ type serverTranslation struct {
 	AnnouncedScale uint8
 	KernelScale    uint8
 	Requeues       uint8
-	Pad            [2]uint8
+	AckedHigh      uint16
 }
 
 type serverTranslationState uint32
@@ -171,6 +187,8 @@ const (
 	serverTranslationStateTRANSLATION_SYN_RECEIVED serverTranslationState = 3
 	serverTranslationStateTRANSLATION_ESTABLISHED  serverTranslationState = 4
 	serverTranslationStateTRANSLATION_CLOSED       serverTranslationState = 5
+	serverTranslationStateTRANSLATION_CLIENT_FIN   serverTranslationState = 6
+	serverTranslationStateTRANSLATION_SERVER_FIN   serverTranslationState = 7
 )
 
 // Names of all BPF objects in the ELF.
@@ -188,6 +206,8 @@ const (
 	serverMapEstablishedRound   = "established_round"
 	serverMapFlows              = "flows"
 	serverMapHalfOpen           = "half_open"
+	serverMapHeld               = "held"
+	serverMapHeldScratch        = "held_scratch"
 	serverMapKeys               = "keys"
 	serverMapPortRanges         = "port_ranges"
 	serverMapPrefixes4          = "prefixes4"
@@ -200,6 +220,8 @@ const (
 	serverProgServerEstablished = "server_established"
 	serverProgServerIngress     = "server_ingress"
 	serverProgServerInject      = "server_inject"
+	serverProgTenantEgress      = "tenant_egress"
+	serverProgTenantIngress     = "tenant_ingress"
 	serverProgWalkConnections   = "walk_connections"
 	serverVarGenerated          = "generated"
 	serverVarGeneratedServer    = "generated_server"
@@ -259,6 +281,8 @@ type serverProgramSpecs struct {
 	ServerEstablished *ebpf.ProgramSpec `ebpf:"server_established"`
 	ServerIngress     *ebpf.ProgramSpec `ebpf:"server_ingress"`
 	ServerInject      *ebpf.ProgramSpec `ebpf:"server_inject"`
+	TenantEgress      *ebpf.ProgramSpec `ebpf:"tenant_egress"`
+	TenantIngress     *ebpf.ProgramSpec `ebpf:"tenant_ingress"`
 	WalkConnections   *ebpf.ProgramSpec `ebpf:"walk_connections"`
 }
 
@@ -277,6 +301,8 @@ type serverMapSpecs struct {
 	EstablishedRound *ebpf.MapSpec `ebpf:"established_round"`
 	Flows            *ebpf.MapSpec `ebpf:"flows"`
 	HalfOpen         *ebpf.MapSpec `ebpf:"half_open"`
+	Held             *ebpf.MapSpec `ebpf:"held"`
+	HeldScratch      *ebpf.MapSpec `ebpf:"held_scratch"`
 	Keys             *ebpf.MapSpec `ebpf:"keys"`
 	PortRanges       *ebpf.MapSpec `ebpf:"port_ranges"`
 	Prefixes4        *ebpf.MapSpec `ebpf:"prefixes4"`
@@ -334,6 +360,8 @@ type serverMaps struct {
 	EstablishedRound *ebpf.Map `ebpf:"established_round"`
 	Flows            *ebpf.Map `ebpf:"flows"`
 	HalfOpen         *ebpf.Map `ebpf:"half_open"`
+	Held             *ebpf.Map `ebpf:"held"`
+	HeldScratch      *ebpf.Map `ebpf:"held_scratch"`
 	Keys             *ebpf.Map `ebpf:"keys"`
 	PortRanges       *ebpf.Map `ebpf:"port_ranges"`
 	Prefixes4        *ebpf.Map `ebpf:"prefixes4"`
@@ -357,6 +385,8 @@ func (m *serverMaps) Close() error {
 		m.EstablishedRound,
 		m.Flows,
 		m.HalfOpen,
+		m.Held,
+		m.HeldScratch,
 		m.Keys,
 		m.PortRanges,
 		m.Prefixes4,
@@ -392,6 +422,8 @@ type serverPrograms struct {
 	ServerEstablished *ebpf.Program `ebpf:"server_established"`
 	ServerIngress     *ebpf.Program `ebpf:"server_ingress"`
 	ServerInject      *ebpf.Program `ebpf:"server_inject"`
+	TenantEgress      *ebpf.Program `ebpf:"tenant_egress"`
+	TenantIngress     *ebpf.Program `ebpf:"tenant_ingress"`
 	WalkConnections   *ebpf.Program `ebpf:"walk_connections"`
 }
 
@@ -401,6 +433,8 @@ func (p *serverPrograms) Close() error {
 		p.ServerEstablished,
 		p.ServerIngress,
 		p.ServerInject,
+		p.TenantEgress,
+		p.TenantIngress,
 		p.WalkConnections,
 	)
 }

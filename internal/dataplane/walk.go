@@ -21,10 +21,16 @@ const (
 	socketsEvery    = 10      // walks: then the sockets themselves are walked
 )
 
-// Walk hands out the established connections of protected services in this
-// network namespace, from the table that the programs keep. The first walk, some
-// later ones, and all where the table is too small go over the sockets.
+// Walk hands out the established connections of protected services, the tenants'
+// included.
 func (s *Server) Walk(each func(control.Flow)) error {
+	return errors.Join(s.walkTenants(each), s.walkOwn(each))
+}
+
+// walkOwn hands out those of this network namespace, from the table that the
+// programs keep. The first walk, some later ones, and all where the table is too
+// small go over the sockets.
+func (s *Server) walkOwn(each func(control.Flow)) error {
 	state, err := s.establishedState()
 	if err != nil {
 		return err

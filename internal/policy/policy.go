@@ -41,9 +41,10 @@ const (
 	Auto      Setup = 0 // native, and by translation what the kernel refuses
 	Native    Setup = 1
 	Translate Setup = 2
+	Tenant    Setup = 3 // by translation, behind a tenant's device
 )
 
-var setupNames = []string{Auto: "auto", Native: "native", Translate: "translate"}
+var setupNames = []string{Auto: "auto", Native: "native", Translate: "translate", Tenant: "tenant"}
 
 func (s Setup) String() string { return setupNames[s] }
 
