@@ -207,11 +207,13 @@ NOINLINE int tenant_new(struct __sk_buff *skb, const struct packet *p,
 	struct moment now = moment_now();
 	struct proof proof;
 
-	if (cookie_proves(p, service, &now, &proof)) {
+	if (cookie_proves(p, service, &now, &proof)) { /* also if the service is off */
 		if (connection_was(p, &now, CONNECTION_ESTABLISHED))
 			return next(id, VERDICT_PASS_REPLAYED);
 		return tenant_begin(skb, p, id, &proof);
 	}
+	if (service->mode == MODE_OFF)
+		return next(id, VERDICT_PASS_OFF);
 	if (!strict || source_is_allowed(p))
 		return next(id, VERDICT_PASS_UNPROVEN);
 	return unenforced(&now) ? next(id, VERDICT_PASS_UNENFORCED) :
@@ -255,7 +257,10 @@ INLINE int tenant_service(struct __sk_buff *skb, const struct packet *p,
 			  const struct service *service, u32 id)
 {
 	enum verdict fault = flags_fault(p->flags);
+	bool off = service->mode == MODE_OFF; /* as in server_service */
 
+	if (off && (fault != VERDICT_PASS_OTHER || flags_open(p->flags)))
+		return next(id, VERDICT_PASS_OFF);
 	if (fault != VERDICT_PASS_OTHER)
 		return refuse(id, fault);
 	if (flags_open(p->flags))
@@ -263,6 +268,8 @@ INLINE int tenant_service(struct __sk_buff *skb, const struct packet *p,
 	int verdict = tenant_translated(skb, p, service, id);
 	if (verdict != NOT_TRANSLATED)
 		return verdict;
+	if (off && p->flags & (TCP_RST | TCP_SYN))
+		return next(id, VERDICT_PASS_OFF);
 	if (p->flags & TCP_RST)
 		return next(id, VERDICT_PASS_RST);
 	if (p->flags & TCP_SYN)
@@ -291,8 +298,6 @@ int tenant_egress(struct __sk_buff *skb)
 	const struct service *service = service_get(id);
 	if (id == SERVICE_NONE || !service || service->setup != SETUP_TENANT)
 		return next(SERVICE_NONE, VERDICT_PASS_OTHER);
-	if (service->mode == MODE_OFF)
-		return next(id, VERDICT_PASS_OFF);
 	return tenant_service(skb, &p, service, id);
 }
 

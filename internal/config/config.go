@@ -37,6 +37,7 @@ type Edge struct {
 type Server struct {
 	Keys       string
 	Interfaces []net.Interface
+	Tenants    []net.Interface // that lead to servers in other namespaces or machines
 	Strict     bool
 	Allowed    []netip.Prefix
 	Recent     int
@@ -84,6 +85,7 @@ type edgeFile struct {
 type serverFile struct {
 	Keys       string        `yaml:"keys"`
 	Interfaces []string      `yaml:"interfaces"`
+	Tenants    []string      `yaml:"tenants"`
 	Strict     bool          `yaml:"strict"`
 	Allowed    []string      `yaml:"allowed"`
 	Recent     *int          `yaml:"recent"`
@@ -147,7 +149,11 @@ func ReadServer(name string) (*Server, error) {
 	c := &Server{Keys: f.Keys, source: src, Strict: f.Strict}
 	checks := []func() error{
 		func() error { return src.require("$.keys", f.Keys) },
-		func() (err error) { c.Interfaces, err = src.interfaces("$.interfaces", f.Interfaces, true); return err },
+		func() (err error) {
+			c.Interfaces, err = src.interfaces("$.interfaces", f.Interfaces, len(f.Tenants) == 0)
+			return err
+		},
+		func() (err error) { c.Tenants, err = src.interfaces("$.tenants", f.Tenants, false); return err },
 		func() (err error) { c.Allowed, err = src.prefixes("$.allowed", f.Allowed); return err },
 		func() (err error) {
 			c.Recent, err = src.bounded("$.recent", f.Recent, DefaultRecent, 1024, MaxRecent)
@@ -158,6 +164,7 @@ func ReadServer(name string) (*Server, error) {
 			return err
 		},
 		func() (err error) { c.Services, c.Table, err = src.services(f.Services); return err },
+		func() error { return c.placeServices(src) },
 		func() error { return c.readControl(src, f.Control) },
 	}
 	for _, check := range checks {
@@ -176,6 +183,11 @@ func (c *Edge) AtOutside(i int, err error) error {
 // AtInside does so for an inside interface.
 func (c *Edge) AtInside(i int, err error) error {
 	return c.source.at(fmt.Sprintf("$.inside[%d]", i), err)
+}
+
+// AtTenant places an error at a tenant's device, by its index in the list.
+func (c *Server) AtTenant(i int, err error) error {
+	return c.source.at(fmt.Sprintf("$.tenants[%d]", i), err)
 }
 
 // AtInterface places an error at an interface, by its index in the list.

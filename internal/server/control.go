@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"math"
 	"net/netip"
+	"slices"
 
 	"smartcookie/internal/config"
 	"smartcookie/internal/control"
@@ -110,11 +111,15 @@ func (s *speaker) end(detached bool) {
 // local is what edges should know of this host.
 func (s *speaker) local() control.Local {
 	l := control.Local{MTU: math.MaxUint16, Strict: s.config.Strict, Off: true}
-	for _, device := range s.config.Interfaces {
+	for _, device := range slices.Concat(s.config.Interfaces, s.config.Tenants) {
 		l.MTU = uint16(min(int(l.MTU), device.MTU))
 	}
 	for i := range s.config.Services {
 		l.Off = l.Off && s.config.Services[i].Mode == policy.Off
+	}
+	if len(s.config.Tenants) > 0 { // whose listeners are out of sight
+		l.AnyListens = true
+		return l
 	}
 	all, err := readListeners()
 	if err != nil { // fail open: every port counts as listening

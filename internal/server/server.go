@@ -36,6 +36,11 @@ func Run(ctx context.Context, c *config.Server, o Options) error {
 			return c.AtInterface(i, err)
 		}
 	}
+	for i, device := range c.Tenants {
+		if err := edge.RefuseVRF(device.Name); err != nil {
+			return c.AtTenant(i, err)
+		}
+	}
 	watch := NewWatch(c.Services, o.Log)
 	if err := watch.Start(); err != nil {
 		return err
@@ -55,7 +60,7 @@ func Run(ctx context.Context, c *config.Server, o Options) error {
 		return err
 	}
 	defer func() { peers.end(pins.Gone()) }()
-	o.Log.Info("ready", "interfaces", edge.Names(c.Interfaces), "services", len(c.Services), "strict", c.Strict)
+	o.Log.Info("ready", "interfaces", edge.Names(c.Interfaces), "tenants", edge.Names(c.Tenants), "services", len(c.Services), "strict", c.Strict)
 	return upkeep.Loop(ctx, o.Log, keeper, pins.Gone, func() { watch.Keep(agent); peers.tick() })
 }
 
@@ -63,7 +68,7 @@ func Run(ctx context.Context, c *config.Server, o Options) error {
 func start(c *config.Server, services []policy.Service, keeper *upkeep.Keeper, pins *dataplane.Pins) (*dataplane.Server, error) {
 	agent, err := dataplane.LoadServer(pins, dataplane.ServerConfig{
 		Services: services, Table: c.Table, Domains: edge.DomainsOf(services), Epochs: keeper.Epochs(),
-		Interfaces: edge.Interfaces(c.Interfaces), Strict: c.Strict, Allowed: c.Allowed, Recent: c.Recent, Translated: c.Translated,
+		Interfaces: edge.Interfaces(c.Interfaces), Tenants: edge.Interfaces(c.Tenants), Strict: c.Strict, Allowed: c.Allowed, Recent: c.Recent, Translated: c.Translated,
 		HearsEdges: c.Control != nil,
 	})
 	if err != nil {

@@ -27,9 +27,19 @@ func NewWatch(services []policy.Service, log *slog.Logger) *Watch {
 	return &Watch{host: ThisHost(), services: services, log: log}
 }
 
+// look is what of this host stands in the way of its own services. Those of
+// tenants do not mind what it is like.
+func (w *Watch) look() []Obstacle {
+	own := slices.DeleteFunc(slices.Clone(w.services), func(s policy.Service) bool { return s.Setup == policy.Tenant })
+	if len(own) == 0 {
+		return nil
+	}
+	return w.host.Obstacles(own)
+}
+
 // Start reports what is there, and refuses what makes every setup fail.
 func (w *Watch) Start() error {
-	now := w.host.Obstacles(w.services)
+	now := w.look()
 	w.settle(now)
 	w.known = w.inTheWay(now)
 	for _, o := range w.known {
@@ -50,7 +60,7 @@ func (w *Watch) Tick() bool {
 	if w.ticks++; w.ticks%watchTicks != 0 {
 		return false
 	}
-	all := w.host.Obstacles(w.services)
+	all := w.look()
 	before := w.settled
 	w.settle(all)
 	now := w.inTheWay(all)
