@@ -73,7 +73,7 @@ func KnowsDefence(name string) error {
 // secondEdge is the agent of the other edge of two.
 var secondEdge = agent{edge2Agent, edge2Of, startEdge2}
 
-func serverOf(l *Lab) *Namespace { return l.Server.Namespace }
+func serverOf(l *Lab) *Namespace { return l.AgentHome() }
 func edgeOf(l *Lab) *Namespace   { return l.Edge.Namespace }
 func edge2Of(l *Lab) *Namespace  { return l.SecondEdge.Namespace }
 
@@ -272,11 +272,7 @@ func (l *Lab) edgeConfig(edge EdgeHost, keys string) string {
 
 // ServerConfig returns the configuration of the lab's server agent.
 func (l *Lab) ServerConfig(keys string) string {
-	port := l.Server.Port
-	if l.options.Direct {
-		port = directPort
-	}
-	return fmt.Sprintf("keys: %s\ninterfaces: [%s]\n%s    setup: %s\n", keys, port, l.service(), l.Setup())
+	return fmt.Sprintf("keys: %s\n%s%s    setup: %s\n", keys, l.AgentDevices(), l.service(), l.Setup())
 }
 
 // Setup is how the lab's server makes connections of cookies.

@@ -57,6 +57,9 @@ func (o Options) Check() error {
 	if o.Topology != Route && (o.Edges > 1 || o.Asymmetric) {
 		return errNoFabric
 	}
+	if o.Tenant && (o.Edges > 1 || o.Asymmetric) {
+		return errTenantFabric
+	}
 	return nil
 }
 

@@ -60,7 +60,11 @@ type Options struct {
 	Edges int
 	// Asymmetric sends what the server says past the edges.
 	Asymmetric bool
-	// Wire makes the client's link a bad one, InsideWire the server's; nil
+	// Tenant puts the server behind a bridge of a further machine, Home, in which
+	// its agent is: a container's or virtual machine's place. Not with two edges
+	// or a way back past them.
+	Tenant bool
+	// Wire makes the client's link a bad one, InsideWire the server's own; nil
 	// leaves it to a plain veth pair.
 	Wire, InsideWire *badwire.Faults
 	// Setup is how the server makes connections of cookies: auto if empty.
@@ -102,6 +106,7 @@ type Lab struct {
 	// SecondEdge has no namespace unless there are two edges.
 	SecondEdge EdgeHost
 	Switch     *Namespace // nil unless the topology is Bridge
+	Home       *Namespace // nil unless the server is a tenant
 	// Wire and InsideWire are at work in a lab that has them. Those of a
 	// standing lab belong to processes of their own.
 	Wire, InsideWire *badwire.Wire
@@ -223,6 +228,9 @@ func (l *Lab) members() []member {
 	}
 	if l.options.Topology == Bridge {
 		all = append(all, member{switchRole, &l.Switch})
+	}
+	if l.options.Tenant {
+		all = append(all, member{homeRole, &l.Home})
 	}
 	if l.options.Wire != nil || l.options.InsideWire != nil {
 		all = append(all, member{wiresRole, &l.wires})

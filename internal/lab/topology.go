@@ -65,19 +65,25 @@ func (l *Lab) cables() []cable {
 	}
 	outside, inside := l.badWires()
 	inner := cable{l.Server.Namespace, l.Edge.Namespace, hostPort, insidePort, inside}
+	var all []cable
+	if l.options.Tenant {
+		all = append(all, l.tenantCable())
+		all[0].wire, inner.wire = inner.wire, nil
+		inner.from = l.Home
+	}
 	if l.options.Topology == Bridge {
-		return []cable{
+		return append(all, []cable{
 			{l.Client.Namespace, l.Switch, hostPort, "client", outside},
 			{l.Attacker.Namespace, l.Switch, hostPort, "attacker", nil},
 			{l.Edge.Namespace, l.Switch, "out0", "edge", nil},
 			inner,
-		}
+		}...)
 	}
-	return []cable{
+	return append(all, []cable{
 		{l.Client.Namespace, l.Edge.Namespace, hostPort, "out0", outside},
 		{l.Attacker.Namespace, l.Edge.Namespace, hostPort, "out1", nil},
 		inner,
-	}
+	}...)
 }
 
 func (l *Lab) makeLinks() error {
@@ -94,6 +100,9 @@ func (l *Lab) makeLinks() error {
 func (l *Lab) finishLinks() error {
 	if l.fabric() {
 		return l.finishFabric()
+	}
+	if err := l.joinTenant(); err != nil {
+		return err
 	}
 	if l.options.Topology == Route {
 		return errors.Join(l.Client.Pass(hostPort), l.Attacker.Pass(hostPort))

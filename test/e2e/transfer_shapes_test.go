@@ -20,13 +20,15 @@ type shape struct {
 	name     string
 	topology lab.Topology
 	host     bool
+	tenant   bool // the server is in a namespace behind its agent's
 }
 
 var (
-	splitRoute  = shape{"split route", lab.Route, false}
-	splitBridge = shape{"split bridge", lab.Bridge, false}
-	hostShape   = shape{"host", lab.Route, true}
-	allShapes   = []shape{splitRoute, splitBridge, hostShape}
+	splitRoute  = shape{"split route", lab.Route, false, false}
+	splitBridge = shape{"split bridge", lab.Bridge, false, false}
+	hostShape   = shape{"host", lab.Route, true, false}
+	tenantShape = shape{"tenant", lab.Route, false, true}
+	allShapes   = []shape{splitRoute, splitBridge, hostShape, tenantShape}
 )
 
 // protection is what the agents of a shape protect; the zero value is port 80
@@ -59,7 +61,7 @@ func (p protection) yaml(l *lab.Lab) string {
 // deploy makes a lab that is defended in this shape.
 func deploy(t *testing.T, s shape, options lab.Options, p protection) *lab.Lab {
 	t.Helper()
-	options.Topology = s.topology
+	options.Topology, options.Tenant = s.topology, s.tenant
 	l := newLab(t, options)
 	s.protect(t, l, p)
 	return l
@@ -83,8 +85,8 @@ func (s shape) protect(t *testing.T, l *lab.Lab, p protection) {
 	if keys == "" {
 		keys = keysOf(t, l)
 	}
-	server := fmt.Sprintf("keys: %s\ninterfaces: [%s]\n%s    setup: %s\n", keys, l.Server.Port, p.yaml(l), l.Setup())
-	startAgent(t, l, l.Server.Namespace, "server", "-c", fileOf(t, l, "server.yaml", server))
+	server := fmt.Sprintf("keys: %s\n%s%s    setup: %s\n", keys, l.AgentDevices(), p.yaml(l), l.Setup())
+	startAgent(t, l, l.AgentHome(), "server", "-c", fileOf(t, l, "server.yaml", server))
 	for i, edge := range l.Edges() {
 		name := []string{"edge", "edge2"}[i]
 		text := fmt.Sprintf("keys: %s\noutside: [%s]\ninside: [%s]\nforward: %s\nlearn: 0s\n%s",

@@ -18,7 +18,7 @@ import (
 // Go's listeners are MPTCP, from which the kernel makes no connection of a
 // cookie: the agent sees that in the packet and translates.
 func TestMPTCPListenerIsServed(t *testing.T) {
-	for _, shape := range []shape{splitRoute, hostShape} {
+	for _, shape := range []shape{splitRoute, hostShape, tenantShape} {
 		t.Run(shape.name, func(t *testing.T) {
 			l := deploy(t, shape, lab.Options{Setup: "auto"}, protection{})
 			serveGo(t, l.Server.Namespace)

@@ -18,7 +18,7 @@ func wireFamilies(t *testing.T, test func(*testing.T, bool)) {
 // What reaches the server first may be any of a client's packets: the ones
 // before it were lost.
 func TestAnyFirstPacketSetsUp(t *testing.T) {
-	for _, shape := range wireShapes {
+	for _, shape := range wireServers {
 		t.Run(shape.name, func(t *testing.T) {
 			w := newWire(t, shape, wireSettings{})
 			wireFamilies(t, func(t *testing.T, v6 bool) {
@@ -73,7 +73,7 @@ var wireFirsts = map[string]func(*wireFlow, *wireServer){
 // A first flight of ten segments: whatever the network does to it, the server
 // sees one connection and every byte in its place.
 func TestMangledFirstFlightStaysIntact(t *testing.T) {
-	for _, shape := range wireShapes {
+	for _, shape := range wireServers {
 		t.Run(shape.name, func(t *testing.T) {
 			w := newWire(t, shape, wireSettings{})
 			wireFamilies(t, func(t *testing.T, v6 bool) {

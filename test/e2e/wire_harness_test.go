@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -19,6 +20,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 	"golang.org/x/sys/unix"
 
+	"smartcookie/internal/badwire"
 	"smartcookie/internal/dataplane"
 	"smartcookie/internal/lab"
 	"smartcookie/internal/policy"
@@ -36,13 +38,17 @@ type wireShape struct {
 	name     string
 	host     bool
 	topology lab.Topology
+	tenant   bool // the server is in a namespace behind its agent's
 }
 
 var (
 	wireRoute  = wireShape{name: "split-route", topology: lab.Route}
 	wireBridge = wireShape{name: "split-bridge", topology: lab.Bridge}
 	wireHost   = wireShape{name: "host", host: true, topology: lab.Route}
+	wireTenant = wireShape{name: "tenant", topology: lab.Route, tenant: true}
 	wireShapes = []wireShape{wireRoute, wireBridge, wireHost}
+	// wireServers are the shapes and a server out of its agent's sight.
+	wireServers = append(slices.Clone(wireShapes), wireTenant)
 )
 
 // wireLab is a lab whose client's packets are made by hand.
@@ -73,6 +79,7 @@ type wireSettings struct {
 	before  func(*wireLab)    // runs while nothing defends the server
 	setup   string            // how it makes connections, if the test cares
 	resolve bool
+	inside  *badwire.Faults // of the server's link
 }
 
 // newWire makes a lab with a crafted client and a defended server.
@@ -81,7 +88,7 @@ func newWire(t *testing.T, shape wireShape, settings wireSettings) *wireLab {
 	need(t, "nft", "ss")
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	l := newLab(t, lab.Options{Topology: shape.topology, Resolve: settings.resolve, Setup: settings.setup})
+	l := newLab(t, lab.Options{Topology: shape.topology, Tenant: shape.tenant, Resolve: settings.resolve, Setup: settings.setup, InsideWire: settings.inside})
 	w := &wireLab{
 		Lab: l, shape: shape, agent: "server", port: wirePortsFrom,
 		random: rand.New(rand.NewPCG(seed, 0)), flows: make(map[wireFlowKey]*wireFlow),
@@ -127,7 +134,7 @@ func (w *wireLab) defend(t *testing.T, more string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.daemon = w.start(t, w.Server.Namespace, "server", w.ServerConfig(keys)+more)
+	w.daemon = w.start(t, w.AgentHome(), "server", w.ServerConfig(keys)+more)
 	w.start(t, w.Edge.Namespace, "edge", w.EdgeConfig(keys))
 }
 
