@@ -9,7 +9,7 @@
 #define SMARTCOOKIE_HELD_H
 
 #include "lib/checksum.h"
-#include "setup.h"
+#include "translate.h"
 
 enum held_limits {
 	HELD_PACKETS = 12,   /* of a connection: an initial window, and a bare ACK */
@@ -26,6 +26,8 @@ enum held_limits {
 	IP6_PAYLOAD_AT = 4,
 };
 
+/* Copied to the stack for each look-up: before Linux 6.4 the verifier takes no
+ * argument of a global function for a key ("type=mem expected=fp"). */
 struct held_key {
 	struct endpoints ends;
 	u32 cookie;
@@ -122,30 +124,32 @@ INLINE void slice_header(struct held *h, const struct packet *p, const struct sl
 	*check = checksum_fold((u64)(u16) ~*check + (u16)~was + is);
 }
 
-GLOBAL int hold_slice(struct __sk_buff *skb, const struct packet *p, const struct held_key *key,
-		      const struct slice *s)
+/* One packet, into the scratch. */
+GLOBAL int hold_slice(struct __sk_buff *skb, const struct packet *p, const struct slice *s)
 {
 	u32 zero = 0;
 	struct held *h = bpf_map_lookup_elem(&held_scratch, &zero);
 
-	if (!h || !p || !key || !s)
+	if (!h || !p || !s)
 		return HELD_CORRUPT;
-	u32 head = (u32)p->transport + p->tcp_length, n = s->length;
-	if (head < TCP_LENGTH || head > HELD_HEAD || n > HELD_PAYLOAD)
+	u32 head = (u32)p->transport + p->tcp_length, rest = s->length - 1, n = 0;
+	if (head < TCP_LENGTH || head > HELD_HEAD || bpf_skb_load_bytes(skb, 0, h->frame, head))
 		return HELD_CORRUPT;
-	if (bpf_skb_load_bytes(skb, 0, h->frame, head) ||
-	    (n && bpf_skb_load_bytes(skb, head + s->offset, h->frame + head, n)))
+	asm volatile("" : "+r"(rest)); /* Linux 6.1 does not learn from n != 0 ("size=0") */
+	if (rest < HELD_PAYLOAD) {
+		n = rest + 1;
+		if (bpf_skb_load_bytes(skb, head + s->offset, h->frame + head, n))
+			return HELD_CORRUPT;
+	} else if (s->length) {
 		return HELD_CORRUPT;
+	}
 	*(u32 *)(h->frame + head + n) = 0; /* the sum is of whole words */
 	h->network = p->network;
 	h->transport = p->transport;
 	h->length = (u16)(head + n);
 	if (!s->whole)
 		slice_header(h, p, s);
-	int kind = (int)held_check(h, p, p->tcp_length + n, s->whole);
-	if (kind != HELD_CORRUPT && bpf_map_update_elem(&held, key, h, BPF_ANY))
-		return HELD_CORRUPT;
-	return kind;
+	return (int)held_check(h, p, p->tcp_length + n, s->whole);
 }
 
 /* Payload as the IP header says: a frame may be padded. */
@@ -166,35 +170,47 @@ INLINE u32 payload_length(struct __sk_buff *skb, const struct packet *p)
 	return length < room ? length : room;
 }
 
-/* Keeps a packet, or the parts that it was merged of, as far as there is room.
- * HELD_CORRUPT: nothing is kept. */
-GLOBAL int hold(struct __sk_buff *skb, const struct packet *p, const struct endpoints *e,
-		struct translation *t)
+INLINE bool held_keep(const struct held_key *key)
 {
-	if (!p || !e || !t)
+	u32 zero = 0;
+	const struct held *h = bpf_map_lookup_elem(&held_scratch, &zero);
+
+	return h && !bpf_map_update_elem(&held, key, h, BPF_ANY);
+}
+
+/* Keeps a packet of a handshake, or the parts that it was merged of, as far as
+ * there is room. HELD_CORRUPT: nothing is kept. */
+GLOBAL int hold(struct __sk_buff *skb, const struct packet *p)
+{
+	struct held_key key = {};
+
+	if (!p)
 		return HELD_CORRUPT;
-	struct held_key key = { .ends = *e, .cookie = t->cookie };
+	endpoints_of(&p->flow, false, &key.ends);
+	struct translation *t = bpf_map_lookup_elem(&half_open, &key.ends);
+	if (!t)
+		return HELD_CORRUPT;
+	key.cookie = t->cookie;
 	u32 payload = payload_length(skb, p), size = skb->gso_size;
 	struct slice s = { .whole = !size || payload <= size };
 	u8 count = t->requeues & TRANSLATION_HELD_MASK;
-	int kind = HELD_CORRUPT;
+	int kept = HELD_CORRUPT;
 
-	for (u32 i = 0; i < HELD_PACKETS && count < HELD_PACKETS; i++) {
+	for (u32 i = 0; i < HELD_PACKETS && count < HELD_PACKETS && !s.last; i++) {
 		u32 rest = payload - s.offset;
 
 		s.last = s.whole || rest <= size;
 		s.length = s.last ? rest : size;
 		key.index = count;
-		kind = hold_slice(skb, p, &key, &s);
-		if (kind == HELD_CORRUPT)
+		int kind = hold_slice(skb, p, &s);
+		if (kind == HELD_CORRUPT || !held_keep(&key))
 			break;
+		kept = kind;
 		count++;
 		s.offset += s.length;
-		if (s.last)
-			break;
 	}
 	t->requeues = (t->requeues & (u8)~TRANSLATION_HELD_MASK) | count;
-	return s.offset || count ? kind : HELD_CORRUPT;
+	return kept;
 }
 
 /* ---- on their way -------------------------------------------------------- */
@@ -212,8 +228,10 @@ INLINE bool sum_is_partial(struct __sk_buff *skb, const struct packet *p, u32 le
 /* Writes a held packet over this one. `partial`: whose sum a device makes. */
 GLOBAL bool held_write(struct __sk_buff *skb, const struct held_key *key, bool partial)
 {
-	const struct held *h = key ? bpf_map_lookup_elem(&held, key) : NULL;
-
+	if (!key)
+		return false;
+	struct held_key own = *key;
+	const struct held *h = bpf_map_lookup_elem(&held, &own);
 	if (!h)
 		return false;
 	u32 length = h->length;
@@ -225,13 +243,13 @@ GLOBAL bool held_write(struct __sk_buff *skb, const struct held_key *key, bool p
 						sizeof(h->partial), 0);
 }
 
-/* Whether the packet can carry what is held: a device that makes its checksum
- * looks for it where this one has it. */
-INLINE bool held_fits(const struct held_key *key, const struct packet *p, bool partial)
+/* Whether the packet can carry what is held: where a device makes its checksum,
+ * it begins where this one's segment does. */
+INLINE bool held_fits(const struct held_key *key, const struct packet *p)
 {
 	const struct held *h = bpf_map_lookup_elem(&held, key);
 
-	return h && (!partial || h->transport == p->transport);
+	return h && h->transport == p->transport && h->network == p->network;
 }
 
 #endif

@@ -136,10 +136,10 @@ NOINLINE int tenant_accepted(struct __sk_buff *skb, const struct packet *p, u32 
 
 /* Before the SYN-ACK. It may pass while the packet is being kept: then both send
  * it, which is better than none. */
-NOINLINE int tenant_wait(struct __sk_buff *skb, const struct packet *p, u32 id,
-			 struct translation *t, const struct endpoints *e)
+INLINE int tenant_wait(struct __sk_buff *skb, const struct packet *p, u32 id, struct translation *t,
+		       const struct endpoints *e)
 {
-	if (hold(skb, p, e, t) == HELD_CORRUPT)
+	if (hold(skb, p) == HELD_CORRUPT)
 		return refuse(id, VERDICT_DROP_EARLY);
 	__sync_fetch_and_add(&t->delta, 0); /* full barrier: kept, then looked */
 	if (deltas_are_known(t))
@@ -147,30 +147,14 @@ NOINLINE int tenant_wait(struct __sk_buff *skb, const struct packet *p, u32 id,
 	return refuse(id, VERDICT_HOLD_EARLY);
 }
 
-/* The packet becomes a SYN, cut to what that needs; who makes its checksum stays
- * as it was. */
-INLINE bool tenant_syn(struct __sk_buff *skb, const struct packet *p, const struct tcp_options *o,
-		       bool partial)
-{
-	u32 length = synack_tcp_length(o);
-	u16 check = (u16)~checksum_fold(pseudo_sum(&p->flow, length));
-
-	if (!syn_write(skb, p, o) || bpf_skb_change_tail(skb, p->transport + length, 0))
-		return false;
-	return !partial ||
-	       !bpf_skb_store_bytes(skb, p->transport + TCP_CHECKSUM_AT, &check, sizeof(check), 0);
-}
-
-/* The first packet is kept, and itself becomes the SYN. One that cannot be kept
- * comes again: the client has no answer to it. */
-GLOBAL int tenant_begin(struct __sk_buff *skb, const struct packet *p, u32 id,
-			const struct proof *proof)
+/* False: there is no room. */
+GLOBAL bool tenant_record(struct __sk_buff *skb, const struct packet *p, const struct proof *proof)
 {
 	struct endpoints e;
 	struct tcp_options o;
 
 	if (!p || !proof)
-		return TC_DROP;
+		return false;
 	setup_options(skb, p, proof, &o);
 	endpoints_of(&p->flow, false, &e);
 	struct translation t = {
@@ -189,15 +173,39 @@ GLOBAL int tenant_begin(struct __sk_buff *skb, const struct packet *p, u32 id,
 		t.requeues = before->requeues & (u8)~TRANSLATION_HELD_MASK;
 	if (!bpf_map_delete_elem(&flows, &e)) /* an older connection's */
 		t.requeues |= TRANSLATION_REPLACES;
-	bool partial = hold(skb, p, &e, &t) == HELD_SUM_PARTIAL;
 	translating = true;
-	if (bpf_map_update_elem(&half_open, &e, &t, BPF_ANY))
+	return !bpf_map_update_elem(&half_open, &e, &t, BPF_ANY);
+}
+
+/* The packet becomes a SYN, cut to what that needs; who makes its checksum stays
+ * as it was. */
+GLOBAL bool tenant_syn(struct __sk_buff *skb, const struct packet *p, const struct proof *proof,
+		       bool partial)
+{
+	struct tcp_options o;
+
+	if (!p || !proof)
+		return false;
+	setup_options(skb, p, proof, &o);
+	u32 length = synack_tcp_length(&o);
+	u16 check = (u16)~checksum_fold(pseudo_sum(&p->flow, length));
+
+	if (!syn_write(skb, p, &o) || bpf_skb_change_tail(skb, p->transport + length, 0))
+		return false;
+	return !partial ||
+	       !bpf_skb_store_bytes(skb, p->transport + TCP_CHECKSUM_AT, &check, sizeof(check), 0);
+}
+
+/* The first packet is kept, and itself becomes the SYN. One that cannot be kept
+ * comes again, as does one whose SYN was lost: the client has no answer to it. */
+INLINE int tenant_begin(struct __sk_buff *skb, const struct packet *p, u32 id,
+			const struct proof *proof)
+{
+	if (!tenant_record(skb, p, proof))
 		return refuse(id, VERDICT_DROP_FLOWS_FULL);
-	if (!tenant_syn(skb, p, &o, partial)) {
-		bpf_map_delete_elem(&half_open, &e); /* the client's next copy may try */
-		return refuse(id, VERDICT_DROP_EARLY);
-	}
-	return next(id, VERDICT_SETUP_TRANSLATED);
+	bool partial = hold(skb, p) == HELD_SUM_PARTIAL;
+	return tenant_syn(skb, p, proof, partial) ? next(id, VERDICT_SETUP_TRANSLATED) :
+						    refuse(id, VERDICT_DROP_EARLY);
 }
 
 /* A packet of no translated connection. */
@@ -322,7 +330,7 @@ GLOBAL int held_release(struct __sk_buff *skb, const struct packet *p, const str
 	held_key_of(e, t, &key);
 	for (u32 i = 0; i < HELD_PACKETS; i++) {
 		key.index = i;
-		if (held_fits(&key, p, partial) && held_write(skb, &key, partial))
+		if (held_fits(&key, p) && held_write(skb, &key, partial))
 			bpf_clone_redirect(skb, skb->ifindex, 0);
 	}
 	return 0;
@@ -338,28 +346,23 @@ INLINE int tenant_synack(struct __sk_buff *skb, const struct packet *p, u32 id,
 	return verdict;
 }
 
-/* The RST goes where the held packet would: its headers are written first. */
-GLOBAL bool tenant_reset(struct __sk_buff *skb, const struct packet *p, const struct held_key *key,
-			 bool partial)
+/* The RST goes where the held packet would, whose headers are written already. */
+GLOBAL bool tenant_reset(struct __sk_buff *skb, const struct packet *p, bool partial)
 {
-	if (!p || !key || !held_write(skb, key, partial))
-		return false;
-	const struct held *h = bpf_map_lookup_elem(&held, key);
-	if (!h)
+	if (!p)
 		return false;
 	struct packet reset = *p;
+
 	for (int i = 0; i < 4; i++) {
 		reset.flow.source[i] = p->flow.destination[i];
 		reset.flow.destination[i] = p->flow.source[i];
 	}
 	reset.flow.ports = p->flow.ports << 16 | p->flow.ports >> 16;
-	reset.network = h->network & NETWORK_MASK;
-	reset.transport = h->transport & HELD_HEAD;
 	u16 check = (u16)~checksum_fold(pseudo_sum(&reset.flow, TCP_LENGTH));
 	if (!reset_write(skb, &reset, p->ack) ||
-	    bpf_skb_change_tail(skb, (u32)reset.transport + TCP_LENGTH, 0))
+	    bpf_skb_change_tail(skb, (u32)p->transport + TCP_LENGTH, 0))
 		return false;
-	return !partial || !bpf_skb_store_bytes(skb, (u32)reset.transport + TCP_CHECKSUM_AT, &check,
+	return !partial || !bpf_skb_store_bytes(skb, (u32)p->transport + TCP_CHECKSUM_AT, &check,
 						sizeof(check), 0);
 }
 
@@ -378,11 +381,12 @@ GLOBAL int tenant_stale(struct __sk_buff *skb, const struct packet *p, u32 id,
 	bool partial = sum_is_partial(skb, p, payload_length(skb, p) + p->tcp_length);
 
 	held_key_of(e, t, &key);
-	if (t->requeues & TRANSLATION_RESET_TRIED || !held_fits(&key, p, partial))
+	if (t->requeues & TRANSLATION_RESET_TRIED || !held_fits(&key, p))
 		return refuse(id, VERDICT_DROP_STUBBORN_SOCKET);
 	t->requeues |= TRANSLATION_RESET_TRIED;
 	if (!(p->flags & TCP_RST) &&
-	    (!tenant_reset(skb, p, &key, partial) || bpf_clone_redirect(skb, skb->ifindex, 0)))
+	    (!held_write(skb, &key, partial) || !tenant_reset(skb, p, partial) ||
+	     bpf_clone_redirect(skb, skb->ifindex, 0)))
 		return refuse(id, VERDICT_DROP_STUBBORN_SOCKET);
 	t->state = TRANSLATION_UNANSWERED; /* our program makes a SYN of the next */
 	if (!held_write(skb, &key, partial) || bpf_clone_redirect(skb, skb->ifindex, 0))
