@@ -30,7 +30,7 @@
 
 /* The largest window that TCP can announce, 1 GiB, is more than any client's:
  * 8 MiB are taken for one, in units of 64 KiB. */
-enum { TENANT_WINDOW_HIGH = 128, TENANT_SENT_MOST = 1 << 24 };
+enum { TENANT_WINDOW_HIGH = 128, TENANT_SENT_MOST = 1 << 16 };
 
 /* ---- how a connection stands --------------------------------------------- */
 
@@ -48,8 +48,8 @@ INLINE bool seq_is_plausible(const struct translation *t, u32 seq)
 }
 
 /* Whether a packet can be another connection's first one. No proof is asked for
- * of what fits this one, up to the server's 16th MiB: of another client's cookies
- * one in 256 does, of his numbers one in 512. */
+ * of what fits this one, in the first 64 KiB of the server: of another client's cookies
+ * one in 65,536 does, of his numbers one in 512. */
 INLINE bool tenant_doubts(const struct translation *t, const struct packet *p)
 {
 	if (p->seq - 1 == t->client_isn && p->ack - 1 == t->cookie)
