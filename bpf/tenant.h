@@ -280,8 +280,9 @@ INLINE int tenant_service(struct __sk_buff *skb, const struct packet *p,
 		return next(id, VERDICT_PASS_OFF);
 	if (p->flags & TCP_RST)
 		return next(id, VERDICT_PASS_RST);
-	if (p->flags & TCP_SYN)
-		return refuse(id, VERDICT_DROP_UNVERIFIED_SYNACK);
+	if (p->flags & TCP_SYN) /* the tenant may have sent the SYN, from a protected port */
+		return !strict || source_is_allowed(p) ? next(id, VERDICT_PASS_UNPROVEN) :
+							 refuse(id, VERDICT_DROP_UNVERIFIED_SYNACK);
 	return tenant_new(skb, p, service, id);
 }
 
