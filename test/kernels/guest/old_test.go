@@ -2,6 +2,7 @@ package guest
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,7 +17,13 @@ import (
 
 // Before Linux 6.9 the kernel adopts no cookie, before 6.6 there is no tcx: the
 // server's agent translates, in filters of clsact.
-func TestOldKernelServesBothFamiliesByTranslation(t *testing.T) {
+func TestOldKernelServesBothFamiliesByTranslation(t *testing.T) { translationServes(t, "auto") }
+
+// A newer kernel translates if told to.
+func TestTranslationServesBothFamilies(t *testing.T) { translationServes(t, "translate") }
+
+func translationServes(t *testing.T, setup string) {
+	t.Helper()
 	l := newLab(t, lab.Route)
 	serveEcho(t, l, "")
 	path, err := l.Keys()
@@ -24,7 +31,7 @@ func TestOldKernelServesBothFamiliesByTranslation(t *testing.T) {
 		t.Fatal(err)
 	}
 	answerSYNs(t, l, path)
-	file, err := l.WriteFile("server.yaml", l.ServerConfig(path)+"strict: true\n")
+	file, err := l.WriteFile("server.yaml", strings.Replace(l.ServerConfig(path), "setup: auto", "setup: "+setup, 1)+"strict: true\n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +53,8 @@ func TestOldKernelServesBothFamiliesByTranslation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if verdicts["setup_translated"] != 2*connections || verdicts["pass_translated"] == 0 || verdicts["drop_bad_cookie"] != 0 {
+	// More, if a guest without acceleration is too slow for a client's patience.
+	if verdicts["setup_translated"] < 2*connections || verdicts["setup"] != 0 || verdicts["pass_translated"] == 0 || verdicts["drop_bad_cookie"] != 0 {
 		t.Errorf("server: %v", verdicts)
 	}
 }
