@@ -107,7 +107,8 @@ func TestSilentAgentsServiceStopsOrPassesAsItIsTold(t *testing.T) {
 			l := newLab(t, lab.Options{})
 			startHTTP(t, l)
 			serveEcho(t, l)
-			split := newSpeaking(t, l, false, "learn: 0s", "generation: 5s", "mode: always", "mode: always\n    silent: "+policy)
+			// Nobody announces what is idle then: it is known for one generation.
+			split := newSpeaking(t, l, false, "learn: 0s", "generation: 15s", "mode: always", "mode: always\n    silent: "+policy)
 			split.start(t)
 			awaitPhase(t, split.edge, "enforced", 30*time.Second)
 			talks := newTalks(t, l, 20)
