@@ -317,6 +317,11 @@ func reuseWorks(t *testing.T, w *wireLab, s *wireServer, old *wireFlow, timewait
 	s.becomes(wireEcho)
 	accepted := len(s.conns())
 	before := w.verdicts(t)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("verdicts: %v", w.verdicts(t).since(before))
+		}
+	})
 	f := newcomer.begin(old)
 	conn := s.conn(accepted)
 	f.expectStream(newcomer.data)
