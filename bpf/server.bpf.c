@@ -134,6 +134,27 @@ NOINLINE int server_translated(struct __sk_buff *skb, const struct packet *p,
 				  repeated ? VERDICT_PASS_REPEATED : VERDICT_PASS_CONNECTION);
 }
 
+/* From the socket that the kernel has for the packet, or none, to the verdict. */
+INLINE int server_judge(struct __sk_buff *skb, const struct packet *p,
+			const struct service *service, u32 id, struct bpf_sock *sk)
+{
+	int verdict = NOT_TRANSLATED;
+
+	if (translating) /* whatever `setup` is: what was translated goes on */
+		verdict = server_translated(skb, p, service, id, sk);
+	if (verdict != NOT_TRANSLATED && verdict != SYN_AGAIN)
+		return verdict;
+	if (sk && sk->state != BPF_TCP_LISTEN && verdict != SYN_AGAIN)
+		return server_known(skb, p, service, id, sk);
+	if (service->mode == MODE_OFF && p->flags & (TCP_RST | TCP_SYN))
+		return next(id, VERDICT_PASS_OFF);
+	if (p->flags & TCP_RST)
+		return next(id, VERDICT_PASS_RST);
+	if (p->flags & TCP_SYN)
+		return refuse(id, VERDICT_DROP_UNVERIFIED_SYNACK);
+	return server_new(skb, p, service, id, sk);
+}
+
 /*
  * A service that is off lets everything pass. But clients whom an edge has
  * answered, which may not know it yet, have no connection unless it is made for
@@ -143,8 +164,6 @@ INLINE int server_service(struct __sk_buff *skb, struct packet *p, const struct 
 			  u32 id)
 {
 	struct bpf_sock_tuple tuple = {};
-	int verdict;
-
 	enum verdict fault = flags_fault(p->flags);
 	bool off = service->mode == MODE_OFF;
 	if (off && (fault != VERDICT_PASS_OTHER || flags_open(p->flags)))
@@ -164,23 +183,7 @@ INLINE int server_service(struct __sk_buff *skb, struct packet *p, const struct 
 	}
 	if (vrf == skb->ifindex) /* the redirect compares MAC addresses, and the VRF has its own */
 		bpf_skb_change_type(skb, PACKET_HOST);
-	bool listener = sk && sk->state == BPF_TCP_LISTEN;
-
-	verdict = NOT_TRANSLATED;
-	if (translating) /* whatever `setup` is: what was translated goes on */
-		verdict = server_translated(skb, p, service, id, sk);
-	if (verdict != NOT_TRANSLATED && verdict != SYN_AGAIN)
-		; /* done */
-	else if (sk && !listener && verdict != SYN_AGAIN)
-		verdict = server_known(skb, p, service, id, sk);
-	else if (off && p->flags & (TCP_RST | TCP_SYN))
-		verdict = next(id, VERDICT_PASS_OFF);
-	else if (p->flags & TCP_RST)
-		verdict = next(id, VERDICT_PASS_RST);
-	else if (p->flags & TCP_SYN)
-		verdict = refuse(id, VERDICT_DROP_UNVERIFIED_SYNACK);
-	else
-		verdict = server_new(skb, p, service, id, sk);
+	int verdict = server_judge(skb, p, service, id, sk);
 	if (sk)
 		bpf_sk_release(sk);
 	return verdict;

@@ -157,17 +157,7 @@ GLOBAL bool tenant_record(struct __sk_buff *skb, const struct packet *p, const s
 		return false;
 	setup_options(skb, p, proof, &o);
 	endpoints_of(&p->flow, false, &e);
-	struct translation t = {
-		.expires_ns = bpf_ktime_get_coarse_ns() + LINGER_NS,
-		.client_isn = p->seq - 1,
-		.cookie = p->ack - 1,
-		.stamp_delta = BE32(o.tsecr_be),
-		.state = TRANSLATION_SYN_SENT,
-		.timestamps = o.timestamps,
-		.client_scale = o.scale,
-		.announced_scale = proof->window_scale,
-		.kernel_scale = SCALE_NONE,
-	};
+	struct translation t = translation_begun(p, &o, proof);
 	const struct translation *before = bpf_map_lookup_elem(&half_open, &e);
 	if (before && before->client_isn == t.client_isn && before->cookie == t.cookie)
 		t.requeues = before->requeues & (u8)~TRANSLATION_HELD_MASK;

@@ -175,6 +175,22 @@ GLOBAL bool syn_write(struct __sk_buff *skb, const struct packet *p, const struc
 	       !bpf_skb_store_bytes(skb, p->transport, tcp, sizeof(tcp), BPF_F_RECOMPUTE_CSUM);
 }
 
+INLINE struct translation translation_begun(const struct packet *p, const struct tcp_options *o,
+					    const struct proof *proof)
+{
+	return (struct translation){
+		.expires_ns = bpf_ktime_get_coarse_ns() + LINGER_NS,
+		.client_isn = p->seq - 1,
+		.cookie = p->ack - 1,
+		.stamp_delta = BE32(o->tsecr_be),
+		.state = TRANSLATION_SYN_SENT,
+		.timestamps = o->timestamps,
+		.client_scale = o->scale,
+		.announced_scale = proof->window_scale,
+		.kernel_scale = SCALE_NONE,
+	};
+}
+
 /*
  * A copy of the first packet goes to the back of the queue, the packet itself
  * becomes the SYN. The kernel answers it at once, through the egress hook, so
@@ -190,17 +206,7 @@ GLOBAL int translate_begin(struct __sk_buff *skb, const struct packet *p, u32 id
 		return TC_DROP;
 	setup_options(skb, p, proof, &o);
 	endpoints_of(&p->flow, false, &e);
-	struct translation t = {
-		.expires_ns = bpf_ktime_get_coarse_ns() + LINGER_NS,
-		.client_isn = p->seq - 1,
-		.cookie = p->ack - 1,
-		.stamp_delta = BE32(o.tsecr_be),
-		.state = TRANSLATION_SYN_SENT,
-		.timestamps = o.timestamps,
-		.client_scale = o.scale,
-		.announced_scale = proof->window_scale,
-		.kernel_scale = SCALE_NONE,
-	};
+	struct translation t = translation_begun(p, &o, proof);
 	translating = true;
 	bpf_map_delete_elem(&flows, &e); /* an older connection's */
 	if (bpf_map_update_elem(&half_open, &e, &t, BPF_ANY))

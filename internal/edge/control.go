@@ -121,7 +121,6 @@ func agentsOf(c *config.Edge) []control.Agent {
 	for i, a := range c.Control.Agents {
 		all[i] = control.Agent{
 			ID: a.ID, Address: a.Address, Domain: a.Domain, Protects: a.Protects, Off: true,
-			Relays: relays(c.Services),
 		}
 		for j := range c.Services {
 			if overlaps(c.Services[j].Prefixes, a.Protects) {
@@ -133,11 +132,6 @@ func agentsOf(c *config.Edge) []control.Agent {
 	return all
 }
 
-// relays says whether packets of a service go to its agent in messages.
-func relays(services []policy.Service) bool {
-	return slices.ContainsFunc(services, func(s policy.Service) bool { return s.Relays() })
-}
-
 // defend tells of an agent what a service at its addresses makes of it.
 func defend(a *control.Agent, s *policy.Service) {
 	if s.Mode == policy.Off {
@@ -146,6 +140,7 @@ func defend(a *control.Agent, s *policy.Service) {
 	}
 	a.Off = false
 	a.MSS = max(a.MSS, s.MSS4)
+	a.Relays = a.Relays || s.Relays()
 }
 
 func overlaps(some, others []netip.Prefix) bool {

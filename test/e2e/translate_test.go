@@ -49,7 +49,7 @@ func serveGo(t *testing.T, at *lab.Namespace) {
 	t.Helper()
 	var config net.ListenConfig
 	if !config.MultipathTCP() {
-		t.Skip("this Go listens with plain TCP by default")
+		t.Fatal("Go listens with plain TCP: GODEBUG must not say multipathtcp=0")
 	}
 	var listener net.Listener
 	err := at.Do(func() (err error) {
