@@ -280,10 +280,23 @@ func (n wireNewcomer) begin(old *wireFlow) *wireFlow {
 	if n.change != nil {
 		n.change(f, old)
 	}
-	f.open()
+	for f.open(); f.fits(old); f.open() {
+		f.isn++
+	}
 	f.send(0, n.flags, []byte(n.data))
 	return f
 }
+
+// fits tells whether both numbers can be the old connection's, as one cookie in
+// some 500 can: then the packet is that connection's for every TCP (RFC 9293
+// 3.10.7.4), and docs/limits.md says so.
+func (f *wireFlow) fits(old *wireFlow) bool {
+	within := func(a, b uint32) bool { return a-b+wireReach <= 2*wireReach }
+	return within(f.isn, old.isn) && within(f.cookie, old.cookie)
+}
+
+// wireReach is more than any window of a flow.
+const wireReach = 1 << 24
 
 // A proven client that comes from a port whose old connection the server still
 // holds gets its connection at the first attempt, at the price of one requeue.
