@@ -39,6 +39,7 @@ type Server struct {
 	links   map[string]link.Link
 	devices deviceCache
 	walks   uint64 // over the connections, so far
+	missed  uint64 // events of connections, before the last walk
 }
 
 // LoadServer loads the programs, see LoadEdge.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/netip"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -18,8 +19,10 @@ const (
 	connectionBytes = 40      // struct connection
 	walkBuffer      = 1 << 15 // what the kernel gives at a time, at most
 	tableBatch      = 4096    // entries of the table at a time
-	socketsEvery    = 10      // walks: then the sockets themselves are walked
 )
+
+// SocketsEvery is how many walks there are to one over the sockets themselves.
+const SocketsEvery = 60
 
 // Walk hands out the established connections of protected services, the tenants'
 // included.
@@ -28,15 +31,20 @@ func (s *Server) Walk(each func(control.Flow)) error {
 }
 
 // walkOwn hands out those of this network namespace, from the table that the
-// programs keep. The first walk, some later ones, and all where the table is too
-// small go over the sockets.
+// programs keep. The first walk, the next one after the table or the kernel has
+// left out an event, and now and then another one go over the sockets.
 func (s *Server) walkOwn(each func(control.Flow)) error {
 	state, err := s.establishedState()
 	if err != nil {
 		return err
 	}
-	sockets := s.walks%socketsEvery == 0 || state.Lost != 0
+	missed, err := s.missedEvents()
+	if err != nil {
+		return err
+	}
+	sockets := s.walks%SocketsEvery == 0 || state.Lost != 0 || missed != s.missed
 	s.walks++
+	s.missed = missed
 	if !sockets {
 		return s.walkTable(func(c *serverConnection, _ uint32) { each(tableFlow(c)) })
 	}
@@ -115,6 +123,16 @@ func (s *Server) walkSockets(each func(control.Flow)) error {
 	}
 }
 
+// missedEvents is how often the kernel did not run the program of the table,
+// because an event came upon another one on the same CPU.
+func (s *Server) missedEvents() (uint64, error) {
+	stats, err := s.objects.ServerEstablished.Stats()
+	if err != nil {
+		return 0, fmt.Errorf("read statistics of the events: %w", err)
+	}
+	return stats.RecursionMisses, nil
+}
+
 // walkedFlow reads struct connection.
 func walkedFlow(b []byte) control.Flow {
 	return control.Flow{
@@ -124,14 +142,7 @@ func walkedFlow(b []byte) control.Flow {
 }
 
 func tableFlow(c *serverConnection) control.Flow {
-	var b [connectionBytes]byte
-	for i := range 4 {
-		binary.NativeEndian.PutUint32(b[4*i:], c.ClientBe[i])
-		binary.NativeEndian.PutUint32(b[16+4*i:], c.ServerBe[i])
-	}
-	binary.NativeEndian.PutUint16(b[32:], c.ClientPortBe)
-	binary.NativeEndian.PutUint16(b[34:], c.ServerPortBe)
-	return walkedFlow(b[:])
+	return walkedFlow((*[connectionBytes]byte)(unsafe.Pointer(c))[:])
 }
 
 func (s *Server) establishedState() (state serverEstablishedState, err error) {
