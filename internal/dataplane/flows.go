@@ -9,9 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keepFlows gives the map of translated connections the size that it has
-// already: what is in it lives, and cannot move. Where there are any, programs
-// look at them from the first packet on.
+// keepFlows gives the maps of translated connections the size that they have
+// already: what is in them lives, and cannot move.
 func keepFlows(pins *Pins, spec *ebpf.CollectionSpec) error {
 	if pins == nil || !pins.sameContract() {
 		return nil
@@ -27,8 +26,26 @@ func keepFlows(pins *Pins, spec *ebpf.CollectionSpec) error {
 		spec.Maps[name].MaxEntries = m.MaxEntries()
 		m.Close()
 	}
-	if err := spec.Variables["translating"].Set(true); err != nil {
-		return fmt.Errorf("set translating: %w", err)
+	return nil
+}
+
+// heedFlows has the programs look at translated connections from the first
+// packet on, if there are any. Where there are none a packet is spared that,
+// until a program makes one.
+func (s *Server) heedFlows() error {
+	for _, m := range []*ebpf.Map{s.objects.HalfOpen, s.objects.Flows} { // as a connection goes
+		var any serverEndpoints
+		err := m.NextKey(nil, &any)
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("look for translated connections: %w", err)
+		}
+		if err := s.objects.Translating.Set(true); err != nil {
+			return fmt.Errorf("set translating: %w", err)
+		}
+		return nil
 	}
 	return nil
 }

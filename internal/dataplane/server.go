@@ -105,10 +105,12 @@ func (s *Server) load(pins *Pins, spec *ebpf.CollectionSpec) error {
 	if err := keepFlows(pins, spec); err != nil {
 		return err
 	}
-	_, err := loadShared(pins, spec, &s.objects,
+	if _, err := loadShared(pins, spec, &s.objects,
 		[][]string{{"counters"}, {"recent"}, {"clock"}, {"flows"}, {"half_open"}, {"enforced_until"}, {"edges"},
-			{"established", "established_round"}}, shared)
-	return err
+			{"established", "established_round"}}, shared); err != nil {
+		return err
+	}
+	return s.heedFlows()
 }
 
 func (s *Server) prepare() error {
@@ -185,6 +187,9 @@ func (s *Server) Attach(pins *Pins) error {
 		}
 	}
 	if err := s.attachTenants(pins); err != nil {
+		return err
+	}
+	if err := s.heedFlows(); err != nil { // which the former programs made until now
 		return err
 	}
 	return pins.keepLinks(s.links)
