@@ -10,7 +10,6 @@
  */
 #include "enforced.h"
 #include "established.h"
-#include "icmp.h"
 #include "inject.h"
 #include "tenant.h"
 #include "walk.h"
@@ -155,23 +154,14 @@ INLINE int server_judge(struct __sk_buff *skb, const struct packet *p,
 	return server_new(skb, p, service, id, sk);
 }
 
-/*
- * A service that is off lets everything pass. But clients whom an edge has
- * answered, which may not know it yet, have no connection unless it is made for
- * them, and what is translated goes on.
- */
 INLINE int server_service(struct __sk_buff *skb, struct packet *p, const struct service *service,
 			  u32 id)
 {
 	struct bpf_sock_tuple tuple = {};
-	enum verdict fault = flags_fault(p->flags);
-	bool off = service->mode == MODE_OFF;
-	if (off && (fault != VERDICT_PASS_OTHER || flags_open(p->flags)))
-		return next(id, VERDICT_PASS_OFF);
-	if (fault != VERDICT_PASS_OTHER)
-		return refuse(id, fault);
-	if (flags_open(p->flags))
-		return server_open(p, id);
+	int early = server_early(p, service, id);
+
+	if (early != UNDECIDED)
+		return early;
 	u32 size = flow_tuple(&p->flow, &tuple), vrf = vrf_of(skb);
 	struct bpf_sock *sk = bpf_skc_lookup_tcp(skb, &tuple, size, NETNS_OF_DEVICE, 0);
 	if (vrf && !vrf_holds(skb, sk, vrf)) {
@@ -193,23 +183,9 @@ SEC("tc")
 int server_ingress(struct __sk_buff *skb)
 {
 	struct packet p = {};
-	enum parsed parsed = skb_packet(skb, &p);
+	struct arrival a = arrival_of(skb, &p, false);
 
-	if (parsed == PARSED_OTHER) {
-		bool error = translating && p.addressed && icmp_translate(skb, &p, false);
-
-		return next(SERVICE_NONE, error ? VERDICT_PASS_ERROR : VERDICT_PASS_OTHER);
-	}
-	int found = service_at(p.flow.destination, p.flow.v6, flow_destination_port(&p.flow));
-	if (found == UNPROTECTED)
-		return next(SERVICE_NONE, VERDICT_PASS_OTHER);
-	if (parsed != PARSED_TCP)
-		return refuse(SERVICE_NONE, parsed_fault(parsed));
-	u32 id = (u32)found;
-	const struct service *service = service_get(id);
-	if (id == SERVICE_NONE || !service || service->setup == SETUP_TENANT)
-		return next(SERVICE_NONE, VERDICT_PASS_OTHER);
-	return server_service(skb, &p, service, id);
+	return a.service ? server_service(skb, &p, a.service, a.id) : a.verdict;
 }
 
 INLINE int server_answers(struct __sk_buff *skb, const struct packet *p, u32 id)

@@ -17,9 +17,8 @@
 #ifndef SMARTCOOKIE_TENANT_H
 #define SMARTCOOKIE_TENANT_H
 
+#include "arrival.h"
 #include "held.h"
-#include "icmp.h"
-#include "open.h"
 
 /* How long an idle connection is kept: as connection tracking does. */
 #define TENANT_IDLE_NS (5ULL * 24 * 3600 * 1000 * 1000 * 1000)
@@ -254,19 +253,14 @@ NOINLINE int tenant_translated(struct __sk_buff *skb, const struct packet *p,
 INLINE int tenant_service(struct __sk_buff *skb, const struct packet *p,
 			  const struct service *service, u32 id)
 {
-	enum verdict fault = flags_fault(p->flags);
-	bool off = service->mode == MODE_OFF; /* as in server_service */
+	int early = server_early(p, service, id);
 
-	if (off && (fault != VERDICT_PASS_OTHER || flags_open(p->flags)))
-		return next(id, VERDICT_PASS_OFF);
-	if (fault != VERDICT_PASS_OTHER)
-		return refuse(id, fault);
-	if (flags_open(p->flags))
-		return server_open(p, id);
+	if (early != UNDECIDED)
+		return early;
 	int verdict = tenant_translated(skb, p, service, id);
 	if (verdict != NOT_TRANSLATED)
 		return verdict;
-	if (off && p->flags & (TCP_RST | TCP_SYN))
+	if (service->mode == MODE_OFF && p->flags & (TCP_RST | TCP_SYN))
 		return next(id, VERDICT_PASS_OFF);
 	if (p->flags & TCP_RST)
 		return next(id, VERDICT_PASS_RST);
@@ -281,23 +275,9 @@ SEC("tc")
 int tenant_egress(struct __sk_buff *skb)
 {
 	struct packet p = {};
-	enum parsed parsed = skb_packet(skb, &p);
+	struct arrival a = arrival_of(skb, &p, true);
 
-	if (parsed == PARSED_OTHER) {
-		bool error = translating && p.addressed && icmp_translate(skb, &p, true);
-
-		return next(SERVICE_NONE, error ? VERDICT_PASS_ERROR : VERDICT_PASS_OTHER);
-	}
-	int found = service_at(p.flow.destination, p.flow.v6, flow_destination_port(&p.flow));
-	if (found == UNPROTECTED)
-		return next(SERVICE_NONE, VERDICT_PASS_OTHER);
-	if (parsed != PARSED_TCP)
-		return refuse(SERVICE_NONE, parsed_fault(parsed));
-	u32 id = (u32)found;
-	const struct service *service = service_get(id);
-	if (id == SERVICE_NONE || !service || service->setup != SETUP_TENANT)
-		return next(SERVICE_NONE, VERDICT_PASS_OTHER);
-	return tenant_service(skb, &p, service, id);
+	return a.service ? tenant_service(skb, &p, a.service, a.id) : a.verdict;
 }
 
 /* ---- from the server ----------------------------------------------------- */

@@ -2,7 +2,6 @@ package dataplane
 
 import (
 	"bytes"
-	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -41,41 +40,6 @@ func (s serverAgent) translation(key serverEndpoints) (v serverTranslation) {
 		s.t.Fatal(err)
 	}
 	return v
-}
-
-func TestPacketsToTenantsAreTranslated(t *testing.T) {
-	s := newTenants(t)
-	for _, p := range bothFamilies() {
-		s.translated(p, nil)
-		for name, options := range inbound() {
-			t.Run(fmt.Sprintf("%s, options: %s", p.Source, name), func(t *testing.T) {
-				s := serverAgent{agent{s.tables, t}, s.serverObjects}
-				in, want := p, p
-				in.Options, want.Options = options[0], options[1]
-				want.Ack += usualTranslation.Delta
-				got := s.toTenant(in.Frame())
-				if got.verdict != "pass_connection" || got.action != tcNext || !bytes.Equal(got.out, want.Frame()) {
-					t.Errorf("%s, action %d\n%x, want\n%x", got.verdict, got.action, got.out, want.Frame())
-				}
-			})
-		}
-	}
-}
-
-func TestPacketsOfTenantsAreTranslated(t *testing.T) {
-	s := newTenants(t)
-	for _, client := range bothFamilies() {
-		for _, flags := range []wire.Flags{wire.ACK | wire.PSH, wire.ACK | wire.FIN, wire.RST, wire.RST | wire.ACK} {
-			s.translated(client, nil)
-			in := reversed(client)
-			in.Flags, in.Window, in.Options = flags, 100, octets(nopStamps, 5, 6)
-			want := in
-			want.Seq, want.Window, want.Options = in.Seq-usualTranslation.Delta, 400, octets(nopStamps, 5-usualTranslation.StampDelta, 6)
-			if got := s.fromTenant(in.Frame()); got.verdict != "pass_translated" || !bytes.Equal(got.out, want.Frame()) {
-				t.Errorf("%s, flags %x: %s\n%x, want\n%x", client.Source, flags, got.verdict, got.out, want.Frame())
-			}
-		}
-	}
 }
 
 // A service is a tenant's or the host's own: the other's programs let its packets

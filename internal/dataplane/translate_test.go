@@ -109,8 +109,14 @@ func inbound() map[string][2][]byte {
 	}
 }
 
-func TestPacketsToTheKernelAreTranslated(t *testing.T) {
-	s := newTranslator(t)
+// Both at a host's own devices and at a tenant's.
+func TestPacketsToServersAreTranslated(t *testing.T) {
+	toServersAreTranslated(t, newTranslator(t), serverAgent.ingress)
+	toServersAreTranslated(t, newTenants(t), serverAgent.toTenant)
+}
+
+func toServersAreTranslated(t *testing.T, s serverAgent, arrive func(serverAgent, []byte) outcome) {
+	t.Helper()
 	for _, p := range bothFamilies() {
 		s.translated(p, nil)
 		for name, options := range inbound() {
@@ -119,7 +125,7 @@ func TestPacketsToTheKernelAreTranslated(t *testing.T) {
 				in, want := p, p
 				in.Options, want.Options = options[0], options[1]
 				want.Ack += usualTranslation.Delta
-				got := s.ingress(in.Frame())
+				got := arrive(s, in.Frame())
 				if got.verdict != "pass_connection" || got.action != tcNext || !bytes.Equal(got.out, want.Frame()) {
 					t.Errorf("%s, action %d\n%x, want\n%x", got.verdict, got.action, got.out, want.Frame())
 				}
@@ -128,10 +134,14 @@ func TestPacketsToTheKernelAreTranslated(t *testing.T) {
 	}
 }
 
-func TestPacketsOfTheKernelAreTranslated(t *testing.T) {
-	s := newTranslator(t)
+func TestPacketsOfServersAreTranslated(t *testing.T) {
+	ofServersAreTranslated(t, newTranslator(t), serverAgent.egress)
+	ofServersAreTranslated(t, newTenants(t), serverAgent.fromTenant)
+}
+
+func ofServersAreTranslated(t *testing.T, s serverAgent, leave func(serverAgent, []byte) outcome) {
+	t.Helper()
 	for _, client := range bothFamilies() {
-		s.translated(client, nil)
 		p := reversed(client)
 		for _, c := range []struct {
 			name      string
@@ -151,11 +161,12 @@ func TestPacketsOfTheKernelAreTranslated(t *testing.T) {
 		} {
 			t.Run(fmt.Sprintf("%s, %s", p.Source, c.name), func(t *testing.T) {
 				s := serverAgent{agent{s.tables, t}, s.serverObjects}
+				s.translated(client, nil)
 				in := p
 				in.Flags, in.Options, in.Window = c.flags, c.options, c.window
 				want := in
 				want.Seq, want.Options, want.Window = in.Seq-usualTranslation.Delta, c.want, c.w
-				if got := s.egress(in.Frame()); got.verdict != "pass_translated" || !bytes.Equal(got.out, want.Frame()) {
+				if got := leave(s, in.Frame()); got.verdict != "pass_translated" || !bytes.Equal(got.out, want.Frame()) {
 					t.Errorf("%s\n%x, want\n%x", got.verdict, got.out, want.Frame())
 				}
 			})

@@ -95,29 +95,6 @@ func TestForgedEndsLeaveTenantsAlone(t *testing.T) {
 	})
 }
 
-// Live connections outlive the daemon, begin without it, and its successor knows
-// them.
-func TestTenantsSurviveTheDaemon(t *testing.T) {
-	w := newWire(t, wireTenant, wireSettings{inside: &badwire.Faults{Delay: tenantDelay}})
-	w.serve(t, wireEcho)
-	f := w.flow(t, false)
-	f.connect("one ")
-	if err := w.daemon.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	f.send(4, wireData, []byte("two "))
-	f.expectStream("one two ")
-	w.flow(t, true).connect(wireRequest)
-	keys, err := w.Keys()
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.daemon = w.start(t, w.AgentHome(), "server", w.ServerConfig(keys))
-	f.send(8, wireData, []byte("three"))
-	f.expectStream("one two three")
-	f.expectCookieIsISN()
-}
-
 // A host with a service of its own beside a tenant's: each is served in its way.
 func TestHostAndTenantAreServedTogether(t *testing.T) {
 	need(t, "nginx", "curl")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"smartcookie/internal/badwire"
 	"smartcookie/internal/lab"
 )
 
@@ -281,24 +282,35 @@ func TestKernelHandshakeFollowsATranslatedConnection(t *testing.T) {
 	})
 }
 
-// Live connections outlive the daemon, and its successor knows them.
+// Live connections outlive the daemon, begin without it, and its successor knows
+// them.
 func TestTranslatedConnectionsSurviveTheDaemon(t *testing.T) {
-	w := newWire(t, wireRoute, wireSettings{setup: "translate"})
-	w.serve(t, wireEcho)
-	f := w.flow(t, false)
-	f.connect("one ")
-	if err := w.daemon.Kill(); err != nil {
-		t.Fatal(err)
+	for _, test := range []struct {
+		shape    wireShape
+		settings wireSettings
+	}{
+		{wireRoute, wireSettings{setup: "translate"}},
+		{wireTenant, wireSettings{inside: &badwire.Faults{Delay: tenantDelay}}},
+	} {
+		t.Run(test.shape.name, func(t *testing.T) {
+			w := newWire(t, test.shape, test.settings)
+			w.serve(t, wireEcho)
+			f := w.flow(t, false)
+			f.connect("one ")
+			if err := w.daemon.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			f.send(4, wireData, []byte("two "))
+			f.expectStream("one two ")
+			w.flow(t, true).connect(wireRequest)
+			keys, err := w.Keys()
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.daemon = w.start(t, w.AgentHome(), "server", w.ServerConfig(keys))
+			f.send(8, wireData, []byte("three"))
+			f.expectStream("one two three")
+			f.expectCookieIsISN()
+		})
 	}
-	f.send(4, wireData, []byte("two "))
-	f.expectStream("one two ")
-	w.flow(t, true).connect(wireRequest)
-	keys, err := w.Keys()
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.daemon = w.start(t, w.Server.Namespace, "server", w.ServerConfig(keys))
-	f.send(8, wireData, []byte("three"))
-	f.expectStream("one two three")
-	f.expectCookieIsISN()
 }
