@@ -3,8 +3,10 @@ package control
 import (
 	"encoding/hex"
 	"encoding/json"
+	"net/netip"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -89,6 +91,8 @@ type vector struct {
 	Counter   uint64 `json:"counter"`
 	Body      string `json:"body"`
 	Message   string `json:"message"`
+
+	Flows [][2]netip.AddrPort `json:"flows"`
 }
 
 func readVectors(t *testing.T) []vector {
@@ -103,8 +107,10 @@ func readVectors(t *testing.T) []vector {
 	if err := json.Unmarshal(text, &file); err != nil {
 		t.Fatal(err)
 	}
-	if len(file.Vectors) < 4 {
-		t.Fatalf("only %d vectors", len(file.Vectors))
+	for kind := KindHello; kind <= KindProbe; kind++ {
+		if !slices.ContainsFunc(file.Vectors, func(v vector) bool { return Kind(v.Kind) == kind }) {
+			t.Fatalf("no vector of kind %d", kind)
+		}
 	}
 	return file.Vectors
 }
@@ -155,12 +161,12 @@ func TestVectors(t *testing.T) {
 	}
 }
 
-// decodes wants that a body is read and written again as it is.
+// decodes wants that a body is read and written again as it is, or read as what
+// its vector says.
 func decodes(t *testing.T, v vector, body []byte) {
 	t.Helper()
-	var flags uint16
-	var again []byte
-	ok := true
+	flags, again, ok := v.Flags, body, true
+	var flows []Flow
 	switch Kind(v.Kind) {
 	case KindHello:
 		var h Hello
@@ -173,12 +179,23 @@ func decodes(t *testing.T, v vector, body []byte) {
 	case KindFlows:
 		var a announced
 		a, ok = decodeFlows(v.Flags, body, nil)
-		if !ok || len(a.flows) == 0 {
-			t.Errorf("flows %v, %v", a, ok)
-		}
-		return
+		flows = a.flows
+	case KindConfirm:
+		var a announced
+		ok = a.groups(body)
+		flows = a.flows
+	case KindSetup, KindProbe:
+		flows = make([]Flow, 1)
+		flows[0], ok = segmentFlow(body)
 	}
 	if !ok || flags != v.Flags || string(again) != string(body) {
 		t.Errorf("read and written again: flags %d, body %x, %v", flags, again, ok)
+	}
+	var want []Flow
+	for _, f := range v.Flows {
+		want = append(want, Flow{Client: f[0], Server: f[1]})
+	}
+	if !slices.Equal(flows, want) {
+		t.Errorf("flows %v, want %v", flows, want)
 	}
 }
