@@ -25,7 +25,7 @@ type Effort struct {
 }
 
 // FullEffort is what figures are made with.
-var FullEffort = Effort{Rounds: 9, Repeats: 200_000, Transfers: 41, Bytes: 512 << 20}
+var FullEffort = Effort{Rounds: 9, Repeats: 200_000, Transfers: 41, Bytes: 2 << 30}
 
 // Server measures what established traffic costs at the server agent: its
 // programs alone, and transfers through it.

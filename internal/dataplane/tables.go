@@ -279,22 +279,25 @@ func Verdicts(root string) (map[string]uint64, error) {
 	return total, nil
 }
 
+// countersBatch is how many counters are read in one system call.
+const countersBatch = 4096
+
 func addVerdicts(total map[string]uint64, counters *ebpf.Map) error {
-	perCPU := make([]uint64, ebpf.MustPossibleCPU())
-	stride := uint32(edgeVerdictVERDICT_STRIDE)
-	names := VerdictNames()
-	for key := range counters.MaxEntries() {
-		if key%stride >= uint32(len(names)) {
-			continue
-		}
-		if err := counters.Lookup(key, &perCPU); err != nil {
-			return fmt.Errorf("read counters: %w", err)
-		}
-		for _, n := range perCPU {
-			if n > 0 {
-				total[names[key%stride]] += n
+	var cursor ebpf.MapBatchCursor
+	stride, cpus, names := uint32(edgeVerdictVERDICT_STRIDE), ebpf.MustPossibleCPU(), VerdictNames()
+	keys, perCPU := make([]uint32, countersBatch), make([]uint64, countersBatch*cpus)
+	for {
+		n, err := counters.BatchLookup(&cursor, keys, perCPU, nil)
+		for i, count := range perCPU[:n*cpus] {
+			if count > 0 {
+				total[names[keys[i/cpus]%stride]] += count
 			}
 		}
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return nil // the end
+		}
+		if err != nil {
+			return fmt.Errorf("read counters: %w", err)
+		}
 	}
-	return nil
 }
