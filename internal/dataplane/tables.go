@@ -289,8 +289,9 @@ func addVerdicts(total map[string]uint64, counters *ebpf.Map) error {
 	for {
 		n, err := counters.BatchLookup(&cursor, keys, perCPU, nil)
 		for i, count := range perCPU[:n*cpus] {
-			if count > 0 {
-				total[names[keys[i/cpus]%stride]] += count
+			verdict := keys[i/cpus] % stride
+			if count > 0 && verdict < uint32(len(names)) { // another version may have more
+				total[names[verdict]] += count
 			}
 		}
 		if errors.Is(err, ebpf.ErrKeyNotExist) {
