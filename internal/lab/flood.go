@@ -10,7 +10,6 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -54,7 +53,7 @@ func (l *Lab) StartFlood(options FloodOptions) (*Flood, error) {
 	if err := flood.load(config, options.Seed); err != nil {
 		return nil, err
 	}
-	go flood.run(l.Attacker.handle, l.cpus.generator, options.Limit)
+	go flood.run(l.Attacker.Namespace, l.cpus.generator, options.Limit)
 	return flood, nil
 }
 
@@ -152,29 +151,26 @@ func (f *Flood) load(config floodConfig, seed uint64) error {
 	return nil
 }
 
-// run sends until the limit or Stop. It never unlocks its thread, so that the
-// thread ends together with it.
-func (f *Flood) run(namespace netns.NsHandle, cpu int, limit time.Duration) {
+// run gives its thread back as it was. With the thread would die what it has
+// started: children of the lab end with their parent, which is a thread.
+func (f *Flood) run(namespace *Namespace, cpu int, limit time.Duration) {
 	defer close(f.done)
-	runtime.LockOSThread()
-	if err := netns.Set(namespace); err != nil {
-		f.err = fmt.Errorf("enter the attacker's namespace: %w", err)
-		return
-	}
-	set := cpuSet([]int{cpu})
-	if err := unix.SchedSetaffinity(0, &set); err != nil {
-		f.err = fmt.Errorf("run the generator on CPU %d: %w", cpu, err)
-		return
-	}
+	f.err = namespace.Do(func() error {
+		return onCPUs([]int{cpu}, func() error { return f.sendAll(limit) })
+	})
+}
+
+func (f *Flood) sendAll(limit time.Duration) error {
 	f.thread.Store(int64(unix.Gettid()))
+	defer f.thread.Store(0)
 	timer := time.AfterFunc(limit, f.end)
 	defer timer.Stop()
 	for !f.stopping.Load() {
 		if err := f.send(); err != nil {
-			f.err = err
-			return
+			return err
 		}
 	}
+	return nil
 }
 
 // send is one BPF_PROG_TEST_RUN. The library's own restarts what a signal has
@@ -223,7 +219,7 @@ type testRun struct {
 func (f *Flood) halt() {
 	f.stopping.Store(true)
 	if thread := int(f.thread.Load()); thread != 0 {
-		// A thread that has ended needs no signal.
+		// A thread that is done needs no signal.
 		_ = unix.Tgkill(unix.Getpid(), thread, unix.SIGURG)
 	}
 }

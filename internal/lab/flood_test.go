@@ -165,6 +165,31 @@ func TestFloodEndsAtItsLimit(t *testing.T) {
 	}
 }
 
+// Children end with the thread that has started them.
+func TestFloodGivesItsThreadBack(t *testing.T) {
+	lab := newLab(t, Options{})
+	flood, err := lab.StartFlood(FloodOptions{Rate: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tick, deadline := time.NewTicker(time.Millisecond), time.Now().Add(10*time.Second)
+	defer tick.Stop()
+	thread := flood.thread.Load()
+	for ; thread == 0 && time.Now().Before(deadline); thread = flood.thread.Load() {
+		<-tick.C
+	}
+	if err := flood.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	var usual, now unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &usual); err != nil {
+		t.Fatal(err)
+	}
+	if thread == 0 || unix.SchedGetaffinity(int(thread), &now) != nil || now != usual {
+		t.Errorf("thread %d is gone, or still bound to the flood's CPU", thread)
+	}
+}
+
 func TestFloodWithoutRateIsRefused(t *testing.T) {
 	if flood, err := (&Lab{}).StartFlood(FloodOptions{}); err == nil {
 		t.Errorf("got %v", flood)
