@@ -19,7 +19,7 @@ typedef __s64 s64;
 #define NOINLINE static __attribute__((noinline))
 /* One that the verifier checks alone, for any arguments: once, and not for
  * each state that a caller may be in. It asks for NULL, which no caller passes:
- * what follows is the early return that fails closed. */
+ * those early returns never happen. */
 #define GLOBAL __attribute__((noinline))
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)

@@ -52,10 +52,15 @@ func (s *Server) walkOwn(each func(control.Flow)) error {
 	if err := s.setEstablishedState(state); err != nil {
 		return err
 	}
-	if err := s.walkSockets(each); err != nil {
-		return err
+	err = s.walkSockets(each)
+	if err == nil {
+		err = s.forgetBefore(state.Round)
 	}
-	return s.forgetBefore(state.Round)
+	if err == nil {
+		return nil
+	}
+	state.Lost = 1 // what the sockets would have added: the next walk goes over them again
+	return errors.Join(err, s.setEstablishedState(state))
 }
 
 // forgetBefore removes what a walk over the sockets has not seen: the event of

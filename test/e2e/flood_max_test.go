@@ -55,9 +55,7 @@ func TestHardlyAnyRequestIsServedDuringAFloodWithoutDefence(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Six in a thousand on an idle machine; where the flood has to wait for its
-	// CPU, the server takes a breath.
-	if b := report.Benign; b.Requests == 0 || b.OK*4 > b.Requests {
+	if b := report.Benign; b.Requests == 0 || b.OK*20 > b.Requests {
 		t.Errorf("%d of %d requests served", b.OK, b.Requests)
 	}
 	t.Logf("%d of %d requests served at %.0f SYNs per second", report.Benign.OK, report.Benign.Requests, report.Flood.OfferedPPS)
