@@ -112,7 +112,9 @@ NOINLINE u32 stance_search(const u32 *address, bool v6, u16 port)
 		return SERVICE_NONE;
 	u32 id = service_search(address, v6, port);
 
-	return id == SERVICE_NONE ? id : id | agent_stance(id, address, v6, port);
+	if (id == SERVICE_NONE || service_needs_no_agent(id))
+		return id;
+	return id | agent_stance(id, address, v6, port);
 }
 
 /* The service's id, and how we stand to its agent (enum stance). */

@@ -84,6 +84,7 @@ struct generated {
 	enum silent_policy *silent;
 	enum established_limit *established;
 	enum admission *admission;
+	enum strategy *strategy;
 	enum control_kind *control_kind;
 	struct relayed relayed;
 	enum inject_order *inject_order;

@@ -56,6 +56,14 @@ INLINE const struct service *service_get(u32 id)
 	return bpf_map_lookup_elem(&services, &id);
 }
 
+/* Whether the edge alone defends it. */
+INLINE bool service_needs_no_agent(u32 id)
+{
+	const struct service *service = service_get(id);
+
+	return service && service->strategy != STRATEGY_SPLIT;
+}
+
 /* Whether its servers are behind tenants' devices. */
 INLINE bool service_is_tenants(u32 id)
 {

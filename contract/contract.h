@@ -15,7 +15,7 @@
 #include <linux/types.h>
 
 /* Raised on every change that makes pinned state of an older build unusable. */
-enum contract_version { CONTRACT_VERSION = 1 };
+enum contract_version { CONTRACT_VERSION = 2 };
 
 /* ---- the cookie ------------------------------------------------------- */
 
@@ -154,6 +154,17 @@ enum setup_kind {
  * the connection was made. */
 enum admission { ADMISSION_COOKIE = 0, ADMISSION_CONFIRM = 1 };
 
+/* How an edge proves strangers. */
+enum strategy {
+	STRATEGY_SPLIT = 0, /* a cookie, of which the server's agent makes the connection */
+	STRATEGY_PROXY = 1, /* a cookie, then a handshake of the edge's own with the server */
+
+	/* a challenge, then the client's address is let through for a time: */
+	STRATEGY_AUTH_COOKIE = 2, /* a handshake with a cookie, then a RST */
+	STRATEGY_AUTH_FULL = 3,   /* a handshake without a cookie, then a RST */
+	STRATEGY_AUTH_RST = 4,    /* a wrong acknowledgement, which the client resets */
+};
+
 /* Options that a service agrees to. */
 enum service_option {
 	OPTION_TIMESTAMPS = 1,
@@ -173,7 +184,8 @@ struct service {
 	__u8  setup;    /* enum setup_kind */
 	__u8  silent;   /* enum silent_policy */
 	__u8  admission; /* enum admission */
-	__u8  pad[3];
+	__u8  strategy;  /* enum strategy */
+	__u8  pad[2];
 	__u32 probe_interval_ns; /* between two probes; 0: none are sent */
 };
 
@@ -524,7 +536,7 @@ enum verdict {
 	VERDICT_PASS_UNPROVEN,         /* no translated connection's: the tenant judges */
 
 	VERDICT_COUNT,
-	VERDICT_STRIDE = 64,           /* counters: service * stride + verdict */
+	VERDICT_STRIDE = 128,          /* counters: service * stride + verdict */
 };
 
 /* Frames that the driver or the redirect lost after their verdict. */

@@ -118,7 +118,8 @@ type kernelService struct {
 	Setup           uint8
 	Silent          uint8
 	Admission       uint8
-	Pad             [3]uint8
+	Strategy        uint8
+	Pad             [2]uint8
 	ProbeIntervalNs uint32
 }
 

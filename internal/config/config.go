@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -107,6 +108,7 @@ type serviceFile struct {
 	Window   *int     `yaml:"window"`
 	Options  []string `yaml:"options"`
 	Silent   string   `yaml:"silent"`
+	Strategy string   `yaml:"strategy"`
 
 	Admission string `yaml:"admission"`
 	Probes    *int   `yaml:"probes"`
@@ -449,6 +451,9 @@ func (s *source) servicePolicy(path string, f *serviceFile, out *policy.Service)
 		return s.fail(path+".silent", "unknown choice %q: keep, pass or stop", f.Silent)
 	}
 	out.Silent = silent
+	if out.Strategy, ok = policy.ParseStrategy(cmp.Or(f.Strategy, "split")); !ok {
+		return s.fail(path+".strategy", "unknown strategy %q: %s", f.Strategy, strings.Join(policy.StrategyNames(), ", "))
+	}
 	return s.serviceAdmission(path, f, out)
 }
 

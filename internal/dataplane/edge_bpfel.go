@@ -52,7 +52,7 @@ type edgeAnnouncement struct {
 type edgeContractVersion uint32
 
 const (
-	edgeContractVersionCONTRACT_VERSION edgeContractVersion = 1
+	edgeContractVersionCONTRACT_VERSION edgeContractVersion = 2
 )
 
 type edgeControlKind uint32
@@ -203,7 +203,8 @@ type edgeService struct {
 	Setup           uint8
 	Silent          uint8
 	Admission       uint8
-	Pad             [3]uint8
+	Strategy        uint8
+	Pad             [2]uint8
 	ProbeIntervalNs uint32
 }
 
@@ -329,7 +330,7 @@ const (
 	edgeVerdictVERDICT_HOLD_EARLY             edgeVerdict = 53
 	edgeVerdictVERDICT_PASS_UNPROVEN          edgeVerdict = 54
 	edgeVerdictVERDICT_COUNT                  edgeVerdict = 55
-	edgeVerdictVERDICT_STRIDE                 edgeVerdict = 64
+	edgeVerdictVERDICT_STRIDE                 edgeVerdict = 128
 )
 
 // Names of all BPF objects in the ELF.

@@ -64,7 +64,7 @@ func (t *tables) writePolicies(services []policy.Service, domains []string) erro
 			Mode: uint8(s.Mode), KeysEnd: uint8(s.KeysEnd), Options: uint8(s.Options),
 			Domain: uint8(domain), Mss4: s.MSS4, Mss6: s.MSS6, Window: s.Window,
 			Setup: uint8(s.Setup), Silent: uint8(s.Silent),
-			Admission: uint8(s.Admission), ProbeIntervalNs: probeInterval(s.Probes),
+			Admission: uint8(s.Admission), Strategy: uint8(s.Strategy), ProbeIntervalNs: probeInterval(s.Probes),
 		}
 		if err := t.services.Put(uint32(i+1), v); err != nil {
 			return fmt.Errorf("write service %q: %w", s.Name, err)

@@ -4,6 +4,7 @@ package policy
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 )
@@ -73,6 +74,33 @@ const (
 	OnConfirm Admission = 1
 )
 
+// Strategy says how an edge proves strangers.
+type Strategy uint8
+
+// The strategies, as in contract.h.
+const (
+	Split      Strategy = 0
+	Proxy      Strategy = 1
+	AuthCookie Strategy = 2
+	AuthFull   Strategy = 3
+	AuthRST    Strategy = 4
+)
+
+var strategyNames = map[string]Strategy{"split": Split}
+
+// ParseStrategy is the strategy of a name, false if there is none.
+func ParseStrategy(name string) (Strategy, bool) {
+	s, ok := strategyNames[name]
+	return s, ok
+}
+
+// StrategyNames lists the strategies, in the order of their numbers.
+func StrategyNames() []string {
+	return slices.SortedFunc(maps.Keys(strategyNames), func(a, b string) int {
+		return int(strategyNames[a]) - int(strategyNames[b])
+	})
+}
+
 // Options are the TCP options that a service agrees to, bits as in contract.h.
 type Options uint8
 
@@ -107,6 +135,7 @@ type Service struct {
 
 	Admission Admission
 	Probes    int // a second, of unknown packets; 0: none
+	Strategy  Strategy
 }
 
 // Relays says whether packets of the service go to its agent in messages.

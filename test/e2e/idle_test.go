@@ -307,7 +307,7 @@ func (f *fleet) sentAgain(t *testing.T) (total int) {
 // connections' services.
 func (f *fleet) counted(t *testing.T, verdict string) (total uint64) {
 	t.Helper()
-	const stride = 64 // VERDICT_STRIDE of contract.h
+	const stride = 128 // VERDICT_STRIDE of contract.h
 	for _, edge := range f.edges {
 		counters := pinnedMap(t, edge, dataplane.EdgeAgent, "counters")
 		for _, service := range quietServices {
