@@ -535,6 +535,13 @@ enum verdict {
 	VERDICT_HOLD_EARLY,            /* came before the SYN-ACK: sent on behind it */
 	VERDICT_PASS_UNPROVEN,         /* no translated connection's: the tenant judges */
 
+	/* host, with the kernel's own cookies */
+	VERDICT_PASS_CALM,             /* no port that it could concern is in flood mode */
+	VERDICT_PASS_NO_COOKIE,        /* the kernel gives or judges no cookie: it takes the packet */
+	VERDICT_PASS_NO_LISTENER,      /* nobody listens: the kernel answers */
+	VERDICT_PASS_BEHIND,           /* follows a valid cookie whose connection is being made */
+	VERDICT_DROP_ACCEPT_FULL,      /* SYN to a listener that cannot take connections */
+
 	VERDICT_COUNT,
 	VERDICT_STRIDE = 128,          /* counters: service * stride + verdict */
 };

@@ -329,7 +329,12 @@ const (
 	edgeVerdictVERDICT_DROP_TOO_LONG          edgeVerdict = 52
 	edgeVerdictVERDICT_HOLD_EARLY             edgeVerdict = 53
 	edgeVerdictVERDICT_PASS_UNPROVEN          edgeVerdict = 54
-	edgeVerdictVERDICT_COUNT                  edgeVerdict = 55
+	edgeVerdictVERDICT_PASS_CALM              edgeVerdict = 55
+	edgeVerdictVERDICT_PASS_NO_COOKIE         edgeVerdict = 56
+	edgeVerdictVERDICT_PASS_NO_LISTENER       edgeVerdict = 57
+	edgeVerdictVERDICT_PASS_BEHIND            edgeVerdict = 58
+	edgeVerdictVERDICT_DROP_ACCEPT_FULL       edgeVerdict = 59
+	edgeVerdictVERDICT_COUNT                  edgeVerdict = 60
 	edgeVerdictVERDICT_STRIDE                 edgeVerdict = 128
 )
 

@@ -23,7 +23,10 @@ var ErrBusy = errors.New("another daemon runs here")
 const (
 	EdgeAgent   = "edge"
 	ServerAgent = "server"
+	HostAgent   = "host" // with the kernel's own cookies
 )
+
+var agentNames = []string{EdgeAgent, ServerAgent, HostAgent}
 
 // Pins is a directory in the BPF file system that keeps one agent's maps and
 // links alive when no daemon runs.
@@ -274,7 +277,7 @@ func detachLink(path string) error {
 // state, whether a daemon runs or not. It reports what it detached.
 func Detach(root string) ([]string, error) {
 	var detached []string
-	for _, agent := range []string{EdgeAgent, ServerAgent} {
+	for _, agent := range agentNames {
 		links := filepath.Join(root, agent, "links")
 		entries, err := os.ReadDir(links)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
