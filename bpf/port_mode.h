@@ -108,7 +108,9 @@ GLOBAL int mode_changed(u32 service, const struct bimodal *was, enum change_caus
 	if (!c)
 		return 0;
 	*c = (struct mode_change){
-		.lasted_ns = was->changed_ns ? now_ns - was->changed_ns : 0,
+		.lasted_ns = was->changed_ns && bimodal_passed(was->changed_ns, now_ns, 0) ?
+				     now_ns - was->changed_ns :
+				     0,
 		.window_ns = now_ns - b->began_ns,
 		.calm_ns = b->calm_ns,
 		.service = service,
