@@ -71,6 +71,9 @@ func Open(options Options) (made *Stack, err error) {
 	end, err := fdbased.New(&fdbased.Options{
 		FDs: []int{s.fd}, MTU: uint32(device.MTU), EthernetHeader: true,
 		Address: tcpip.LinkAddress(device.HardwareAddr),
+		// Readv ends at the first frame for somebody else, and the kernel shows
+		// us its own.
+		PacketDispatchMode: fdbased.RecvMMsg,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make a link endpoint on %s: %w", options.Device, err)
@@ -116,7 +119,6 @@ func openSocket(device int) (int, error) {
 		return -1, err
 	}
 	return fd, errors.Join(
-		unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1),
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, roomBytes),
 		unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: device}),
 	)
