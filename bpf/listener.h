@@ -22,7 +22,7 @@ enum listener_facts {
 	RATIO_SHIFT = 8,           /* TCP_RMEM_TO_WIN_SCALE */
 	TIMESTAMPS_WITHOUT_OFFSET = 2,
 	COOKIES_ALWAYS = 2,
-	NS_PER_MS = 1000 * 1000,
+	TSVAL_TICK_NS = 1000 * 1000, /* as the kernel counts */
 };
 
 /* What the daemon writes. */
@@ -125,7 +125,7 @@ INLINE void listener_limit(const struct netns_ipv4 *sysctls, struct tcp_options 
  * (cookie_init_timestamp): never ahead of what the kernel says next. */
 INLINE u32 listener_tsval(u64 now_ns, const struct tcp_options *o)
 {
-	u64 ms = now_ns / NS_PER_MS, ts = (ms & ~(u64)TSVAL_MASK) | options_tsval(o);
+	u64 ms = now_ns / TSVAL_TICK_NS, ts = (ms & ~(u64)TSVAL_MASK) | options_tsval(o);
 
 	return (u32)(ts > ms ? ts - TSVAL_MASK - 1 : ts);
 }

@@ -135,6 +135,13 @@ type hostKernelService struct {
 	ProbeIntervalNs uint32
 }
 
+type hostKernelServiceLabel struct {
+	_    structs.HostLayout
+	Name [64]uint8
+	Mode uint8
+	Pad  [7]uint8
+}
+
 type hostKernelServiceMemo struct {
 	_       structs.HostLayout
 	Version uint64
@@ -154,6 +161,7 @@ const (
 	hostKernelMapFacts              = "facts"
 	hostKernelMapFlooded            = "flooded"
 	hostKernelMapKeys               = "keys"
+	hostKernelMapLabels             = "labels"
 	hostKernelMapModeChanges        = "mode_changes"
 	hostKernelMapPortModes          = "port_modes"
 	hostKernelMapPortRanges         = "port_ranges"
@@ -245,6 +253,7 @@ type hostKernelMapSpecs struct {
 	Facts            *ebpf.MapSpec `ebpf:"facts"`
 	Flooded          *ebpf.MapSpec `ebpf:"flooded"`
 	Keys             *ebpf.MapSpec `ebpf:"keys"`
+	Labels           *ebpf.MapSpec `ebpf:"labels"`
 	ModeChanges      *ebpf.MapSpec `ebpf:"mode_changes"`
 	PortModes        *ebpf.MapSpec `ebpf:"port_modes"`
 	PortRanges       *ebpf.MapSpec `ebpf:"port_ranges"`
@@ -300,6 +309,7 @@ type hostKernelMaps struct {
 	Facts            *ebpf.Map `ebpf:"facts"`
 	Flooded          *ebpf.Map `ebpf:"flooded"`
 	Keys             *ebpf.Map `ebpf:"keys"`
+	Labels           *ebpf.Map `ebpf:"labels"`
 	ModeChanges      *ebpf.Map `ebpf:"mode_changes"`
 	PortModes        *ebpf.Map `ebpf:"port_modes"`
 	PortRanges       *ebpf.Map `ebpf:"port_ranges"`
@@ -320,6 +330,7 @@ func (m *hostKernelMaps) Close() error {
 		m.Facts,
 		m.Flooded,
 		m.Keys,
+		m.Labels,
 		m.ModeChanges,
 		m.PortModes,
 		m.PortRanges,
