@@ -37,6 +37,13 @@ func newStatusCommand(env *environment) *cobra.Command {
 			if err := writeVerdicts(env, agents); err != nil {
 				return err
 			}
+			states, err := dataplane.ReadStates(pins)
+			if err != nil {
+				return err
+			}
+			if err := writeModes(env, states); err != nil {
+				return err
+			}
 			peers, err := dataplane.ControlPeers(pins)
 			if err != nil {
 				return err

@@ -121,8 +121,8 @@ func learning(agent *dataplane.Edge, c *config.Edge) time.Duration {
 
 // serve keeps keys and clock going, and reports what the drivers lose.
 func serve(ctx context.Context, log *slog.Logger, keeper *upkeep.Keeper, agent *dataplane.Edge, pins *dataplane.Pins, peers *speaker) error {
-	lost := NewLossReport(log)
-	return upkeep.Loop(ctx, log, keeper, pins.Gone, func() { lost.Tick(agent); peers.tick() })
+	lost, modes := NewLossReport(log), NewModeReport(log)
+	return upkeep.Loop(ctx, log, keeper, pins.Gone, func() { lost.Tick(agent); modes.Tick(agent); peers.tick() })
 }
 
 // DomainsOf lists the key domains that services need, in a fixed order.
