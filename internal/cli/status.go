@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -38,7 +39,7 @@ func newStatusCommand(env *environment) *cobra.Command {
 				return err
 			}
 			states, err := dataplane.ReadStates(pins)
-			if err != nil {
+			if err != nil && !errors.Is(err, dataplane.ErrNoAgent) { // of an older version
 				return err
 			}
 			if err := writeModes(env, states); err != nil {

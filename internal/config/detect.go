@@ -2,6 +2,9 @@ package config
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"smartcookie/internal/policy"
@@ -22,6 +25,51 @@ type detectFile struct {
 	Calm       string `yaml:"calm"`
 }
 
+// ParseDetect reads limits as the command line has them: "syns=500,calm=10s". What
+// is not said is as by default.
+func ParseDetect(text string) (policy.Detect, error) {
+	d := policy.DefaultDetect
+	for _, part := range strings.Split(text, ",") {
+		name, value, _ := strings.Cut(strings.TrimSpace(part), "=")
+		if name == "" && value == "" {
+			continue
+		}
+		if name == "calm" {
+			calm, err := time.ParseDuration(value)
+			if err != nil || calm < minCalm || calm > maxCalm {
+				return d, fmt.Errorf("calm: %q is no duration between %s and %s", value, minCalm, maxCalm)
+			}
+			d.Calm = calm
+			continue
+		}
+		i := slices.IndexFunc(detectLimits(&d), func(l detectLimit) bool { return l.name == name })
+		if i < 0 {
+			return d, fmt.Errorf("%q is none of syns, unfinished, half_open, calm", name)
+		}
+		limit := detectLimits(&d)[i]
+		number, err := strconv.Atoi(value)
+		if err != nil || number < limit.low || number > limit.high {
+			return d, fmt.Errorf("%s: %q is no number between %d and %d", name, value, limit.low, limit.high)
+		}
+		*limit.to = number
+	}
+	return d, nil
+}
+
+type detectLimit struct {
+	name      string
+	to        *int
+	low, high int
+}
+
+func detectLimits(d *policy.Detect) []detectLimit {
+	return []detectLimit{
+		{"syns", &d.SYNs, 1, maxDetectSYNs},
+		{"unfinished", &d.Unfinished, 0, 100},
+		{"half_open", &d.HalfOpen, 0, maxDetectHalfOpen},
+	}
+}
+
 func (s *source) serviceMode(path string, f *serviceFile, out *policy.Service) error {
 	out.Mode, out.Detect = policy.Always, policy.DefaultDetect
 	if f.Mode != "" {
@@ -35,17 +83,9 @@ func (s *source) serviceMode(path string, f *serviceFile, out *policy.Service) e
 		return nil
 	}
 	d, at := &out.Detect, path+".detect"
-	for _, limit := range []struct {
-		name      string
-		value     *int
-		to        *int
-		low, high int
-	}{
-		{"syns", f.Detect.SYNs, &d.SYNs, 1, maxDetectSYNs},
-		{"unfinished", f.Detect.Unfinished, &d.Unfinished, 0, 100},
-		{"half_open", f.Detect.HalfOpen, &d.HalfOpen, 0, maxDetectHalfOpen},
-	} {
-		value, err := s.bounded(at+"."+limit.name, limit.value, *limit.to, limit.low, limit.high)
+	given := []*int{f.Detect.SYNs, f.Detect.Unfinished, f.Detect.HalfOpen}
+	for i, limit := range detectLimits(d) {
+		value, err := s.bounded(at+"."+limit.name, given[i], *limit.to, limit.low, limit.high)
 		if err != nil {
 			return err
 		}
