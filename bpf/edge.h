@@ -16,10 +16,12 @@
 #include "forward.h"
 #include "relay.h"
 
-/* Below two tags a host's kernel makes no connection from a cookie. */
-INLINE bool tags_prevent_setup(const struct packet *p)
+/* Below two tags a host's kernel makes no connection from a cookie, and the
+ * translator of what is proxied finds none. */
+INLINE bool tags_prevent_setup(const struct packet *p, const struct service *service)
 {
-	return forward_mode == FORWARD_LOCAL && p->network > ETHERNET_LENGTH + VLAN_LENGTH;
+	return p->network > ETHERNET_LENGTH + VLAN_LENGTH &&
+	       (forward_mode == FORWARD_LOCAL || (proxies && service->strategy == STRATEGY_PROXY));
 }
 
 /* The service that defends a packet's destination, and how we stand to its
@@ -34,7 +36,8 @@ INLINE const struct service *edge_service(const struct packet *p, const struct m
 	const struct service *service = service_get(*id);
 
 	*passes = *id == SERVICE_NONE ? VERDICT_PASS_OTHER : VERDICT_PASS_OFF;
-	if (*id == SERVICE_NONE || !service || service->mode == MODE_OFF || tags_prevent_setup(p))
+	if (*id == SERVICE_NONE || !service || service->mode == MODE_OFF ||
+	    tags_prevent_setup(p, service))
 		return NULL;
 	if (UNLIKELY(*stance & STANCE_PASSES)) { /* fail open */
 		*passes = VERDICT_PASS_UNHEARD;
@@ -78,7 +81,8 @@ GLOBAL int edge_doubtful(struct xdp_md *ctx, struct packet *p)
 		return drop(id, fault);
 	if (!flags_acknowledge(p->flags) && filter_has(&p->flow)) /* RST; SYN-ACK to the inside */
 		return pass(ctx, p, id, VERDICT_PASS_VERIFIED);
-	if (cookie_admits(p, service, &now)) {
+	if (cookie_admits(p, service, &now) ||
+	    (proxies && window_question_admits(p, service, &now))) {
 		if (UNLIKELY(admits_on_confirm(service, stance)))
 			return setup_due(id, now.monotonic_ns) ? relay(ctx, p, id, CONTROL_SETUP) :
 								 drop(id, VERDICT_DROP_BUSY);
@@ -100,6 +104,19 @@ GLOBAL int edge_doubtful(struct xdp_md *ctx, struct packet *p)
 	return drop(id, unverified_verdict(p, service, &now));
 }
 
+INLINE bool is_icmp(const struct xdp_md *ctx, const struct packet *p)
+{
+	const void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	const struct ip4_header *ip4 = packet_at_network(data, p);
+	const struct ip6_header *ip6 = packet_at_network(data, p);
+
+	if (!p->addressed || (const void *)(ip4 + 1) > end)
+		return false;
+	if (!p->flow.v6)
+		return ip4->protocol == PROTOCOL_ICMP;
+	return (const void *)(ip6 + 1) <= end && ip6->next == PROTOCOL_ICMP6;
+}
+
 /* Not a whole TCP segment: lost to a protected prefix, untouched elsewhere. */
 GLOBAL int edge_unparsed(struct xdp_md *ctx, struct packet *p, enum parsed parsed)
 {
@@ -109,8 +126,35 @@ GLOBAL int edge_unparsed(struct xdp_md *ctx, struct packet *p, enum parsed parse
 		return drop(SERVICE_NONE, VERDICT_DROP_VLAN_DEPTH);
 	if (parsed != PARSED_OTHER && prefix_find(p->flow.destination, p->flow.v6))
 		return drop(SERVICE_NONE, parsed_fault(parsed));
+	if (proxies && is_icmp(ctx, p) && prefix_find(p->flow.destination, p->flow.v6))
+		return pass_up(SERVICE_NONE, VERDICT_PASS_OTHER); /* an error may quote */
 	return pass(ctx, p, SERVICE_NONE, VERDICT_PASS_OTHER);
 }
+
+/* ---- what is proxied ----------------------------------------------------- */
+
+NOINLINE int edge_verified(struct xdp_md *ctx, const struct packet *p)
+{
+	struct moment now = moment_now();
+	u32 id = service_find(p->flow.destination, p->flow.v6, flow_destination_port(&p->flow),
+			      now.version) &
+		 STANCE_SERVICE;
+
+	if (service_is_proxied(id))
+		return pass_up(SERVICE_NONE, VERDICT_PASS_VERIFIED);
+	return pass(ctx, p, SERVICE_NONE, VERDICT_PASS_VERIFIED);
+}
+
+NOINLINE bool edge_proxies_source(const struct packet *p)
+{
+	struct moment now = moment_now();
+
+	return service_is_proxied(
+		service_find(p->flow.source, p->flow.v6, (u16)(p->flow.ports >> 16), now.version) &
+		STANCE_SERVICE);
+}
+
+/* ---- the walk ------------------------------------------------------------ */
 
 INLINE int from_outside(struct xdp_md *ctx)
 {
@@ -123,7 +167,8 @@ INLINE int from_outside(struct xdp_md *ctx)
 	if (parsed != PARSED_TCP)
 		return edge_unparsed(ctx, &p, parsed);
 	if (LIKELY(flags_acknowledge(p.flags)) && filter_has(&p.flow))
-		return pass(ctx, &p, SERVICE_NONE, VERDICT_PASS_VERIFIED);
+		return proxies ? edge_verified(ctx, &p) :
+				 pass(ctx, &p, SERVICE_NONE, VERDICT_PASS_VERIFIED);
 	return flags_open(p.flags) ? edge_open(ctx, &p) : edge_doubtful(ctx, &p);
 }
 
@@ -151,8 +196,11 @@ INLINE int from_inside(struct xdp_md *ctx)
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct packet p = {};
 
-	if (LIKELY(packet_plain(data, end, &p)) || packet_frame(data, end, &p) == PARSED_TCP)
+	if (LIKELY(packet_plain(data, end, &p)) || packet_frame(data, end, &p) == PARSED_TCP) {
 		edge_learn(&p);
+		if (proxies && edge_proxies_source(&p))
+			return pass_up(SERVICE_NONE, VERDICT_PASS_INSIDE);
+	}
 	return pass_outward(ctx, &p);
 }
 

@@ -535,6 +535,11 @@ enum verdict {
 	VERDICT_HOLD_EARLY,            /* came before the SYN-ACK: sent on behind it */
 	VERDICT_PASS_UNPROVEN,         /* no translated connection's: the tenant judges */
 
+	/* edge: proxy */
+	VERDICT_PASS_OPENED,           /* the server's SYN-ACK, as the client's window update */
+	VERDICT_SENT_SYN,              /* the server has said nothing: its SYN again */
+	VERDICT_SENT_RESET,            /* and at last the client's RST */
+
 	VERDICT_COUNT,
 	VERDICT_STRIDE = 128,          /* counters: service * stride + verdict */
 };

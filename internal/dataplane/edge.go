@@ -139,6 +139,7 @@ func (e *Edge) constants() map[string]any {
 		"sweep_line_ns": max(uint64(c.Generation.Nanoseconds())/uint64(lines), 1),
 		"forward_mode":  uint32(c.Forward),
 		"own_tags":      c.Forward == Local,
+		"proxies":       c.Forward != Local && slices.ContainsFunc(c.Services, policy.Service.Proxied),
 
 		"multi_buffer":       e.multiBuffer(),
 		"answer_by_redirect": slices.ContainsFunc(c.Outside, func(i Interface) bool { return i.Veth }),

@@ -329,7 +329,10 @@ const (
 	edgeVerdictVERDICT_DROP_TOO_LONG          edgeVerdict = 52
 	edgeVerdictVERDICT_HOLD_EARLY             edgeVerdict = 53
 	edgeVerdictVERDICT_PASS_UNPROVEN          edgeVerdict = 54
-	edgeVerdictVERDICT_COUNT                  edgeVerdict = 55
+	edgeVerdictVERDICT_PASS_OPENED            edgeVerdict = 55
+	edgeVerdictVERDICT_SENT_SYN               edgeVerdict = 56
+	edgeVerdictVERDICT_SENT_RESET             edgeVerdict = 57
+	edgeVerdictVERDICT_COUNT                  edgeVerdict = 58
 	edgeVerdictVERDICT_STRIDE                 edgeVerdict = 128
 )
 
@@ -379,6 +382,7 @@ const (
 	edgeVarLinkLength         = "link_length"
 	edgeVarMultiBuffer        = "multi_buffer"
 	edgeVarOwnTags            = "own_tags"
+	edgeVarProxies            = "proxies"
 	edgeVarSweepLineNs        = "sweep_line_ns"
 )
 
@@ -478,6 +482,7 @@ type edgeVariableSpecs struct {
 	LinkLength       *ebpf.VariableSpec `ebpf:"link_length"`
 	MultiBuffer      *ebpf.VariableSpec `ebpf:"multi_buffer"`
 	OwnTags          *ebpf.VariableSpec `ebpf:"own_tags"`
+	Proxies          *ebpf.VariableSpec `ebpf:"proxies"`
 	SweepLineNs      *ebpf.VariableSpec `ebpf:"sweep_line_ns"`
 }
 
@@ -568,6 +573,7 @@ type edgeVariables struct {
 	LinkLength       *ebpf.Variable `ebpf:"link_length"`
 	MultiBuffer      *ebpf.Variable `ebpf:"multi_buffer"`
 	OwnTags          *ebpf.Variable `ebpf:"own_tags"`
+	Proxies          *ebpf.Variable `ebpf:"proxies"`
 	SweepLineNs      *ebpf.Variable `ebpf:"sweep_line_ns"`
 }
 

@@ -51,6 +51,11 @@ var defences = map[string]defence{
 			{edgeAgent, edgeOf, startEdge},
 		},
 	},
+	"proxy": {
+		syncookies: "1",
+		ownEdge:    true,
+		agents:     []agent{{edgeAgent, edgeOf, startProxy}},
+	},
 	"host": {
 		syncookies: "1",
 		onHost:     true,
@@ -228,6 +233,16 @@ func (l *Lab) edgeCommand(name string, edge EdgeHost) ([]string, error) {
 		return nil, err
 	}
 	file, err := l.WriteFile(name+".yaml", l.edgeConfig(edge, keys))
+	return []string{"edge", "-c", file}, err
+}
+
+// startProxy has the edge alone defend the server.
+func startProxy(l *Lab) ([]string, error) {
+	keys, err := l.Keys()
+	if err != nil {
+		return nil, err
+	}
+	file, err := l.WriteFile(edgeAgent+".yaml", l.edgeConfig(l.Edge, keys)+"    strategy: proxy\n")
 	return []string{"edge", "-c", file}, err
 }
 

@@ -86,7 +86,7 @@ const (
 	AuthRST    Strategy = 4
 )
 
-var strategyNames = map[string]Strategy{"split": Split}
+var strategyNames = map[string]Strategy{"split": Split, "proxy": Proxy}
 
 // ParseStrategy is the strategy of a name, false if there is none.
 func ParseStrategy(name string) (Strategy, bool) {
@@ -140,6 +140,9 @@ type Service struct {
 
 // Relays says whether packets of the service go to its agent in messages.
 func (s *Service) Relays() bool { return s.Admission == OnConfirm || s.Probes > 0 }
+
+// Proxied says whether the edge stands between clients and servers of a service.
+func (s Service) Proxied() bool { return s.Strategy == Proxy }
 
 // OwnedRange is a range of ports that belongs to a service, by its id: its
 // place in the list of services, counted from 1.
