@@ -30,6 +30,53 @@ type kernelControlPeer struct {
 	HeardNs       uint64
 }
 
+type kernelDetector struct {
+	_      structs.HostLayout
+	Limits struct {
+		_          structs.HostLayout
+		Syns       uint32
+		Unfinished uint32
+		HalfOpen   uint32
+		CalmMs     uint32
+	}
+	Now struct {
+		_          structs.HostLayout
+		Syns       uint32
+		Unfinished uint32
+		HalfOpen   uint32
+		Cause      uint32
+	}
+	On struct {
+		_          structs.HostLayout
+		Syns       uint32
+		Unfinished uint32
+		HalfOpen   uint32
+		Cause      uint32
+	}
+	Off struct {
+		_          structs.HostLayout
+		Syns       uint32
+		Unfinished uint32
+		HalfOpen   uint32
+		Cause      uint32
+	}
+	SinceNs      uint64
+	CalmFromNs   uint64
+	OnNs         uint64
+	OffNs        uint64
+	Syns         uint64
+	Finished     uint64
+	Slot         uint64
+	SlotSyns     [16]uint32
+	SlotFinished [16]uint32
+	HalfOpen     uint32
+	CalmMs       uint32
+	TimesOn      uint32
+	TimesOff     uint32
+	Phase        uint32
+	Pad          uint32
+}
+
 type kernelEpochCache struct {
 	_        structs.HostLayout
 	Epoch    uint64
@@ -123,6 +170,13 @@ type kernelService struct {
 	ProbeIntervalNs uint32
 }
 
+type kernelServiceLabel struct {
+	_    structs.HostLayout
+	Name [64]uint8
+	Mode uint8
+	Pad  [7]uint8
+}
+
 type kernelServiceMemo struct {
 	_       structs.HostLayout
 	Version uint64
@@ -130,6 +184,12 @@ type kernelServiceMemo struct {
 	Port    uint16
 	Found   uint16
 	V6      uint32
+}
+
+type kernelTally struct {
+	_        structs.HostLayout
+	Syns     uint64
+	Finished uint64
 }
 
 // Names of all BPF objects in the ELF.
@@ -142,10 +202,12 @@ const (
 	kernelMapCounters         = "counters"
 	kernelMapCovered4         = "covered4"
 	kernelMapCovered6         = "covered6"
+	kernelMapDetectors        = "detectors"
 	kernelMapEpochSeen        = "epoch_seen"
 	kernelMapFilter           = "filter"
 	kernelMapFilterLines      = "filter_lines"
 	kernelMapKeys             = "keys"
+	kernelMapLabels           = "labels"
 	kernelMapListeners        = "listeners"
 	kernelMapPortRanges       = "port_ranges"
 	kernelMapPrefixes4        = "prefixes4"
@@ -155,6 +217,7 @@ const (
 	kernelMapRoutePorts       = "route_ports"
 	kernelMapServiceMemos     = "service_memos"
 	kernelMapServices         = "services"
+	kernelMapTallies          = "tallies"
 	kernelProgFloor54         = "floor_54"
 	kernelProgFloor74         = "floor_74"
 	kernelProgFloor94         = "floor_94"
@@ -165,6 +228,7 @@ const (
 	kernelProgOutside94       = "outside_94"
 	kernelProgSwap            = "swap"
 	kernelVarAnswerByRedirect = "answer_by_redirect"
+	kernelVarCpuCount         = "cpu_count"
 	kernelVarFilterSize       = "filter_size"
 	kernelVarForwardMode      = "forward_mode"
 	kernelVarGenerated        = "generated"
@@ -173,6 +237,8 @@ const (
 	kernelVarMultiBuffer      = "multi_buffer"
 	kernelVarOwnTags          = "own_tags"
 	kernelVarPattern          = "pattern"
+	kernelVarProxies          = "proxies"
+	kernelVarServiceCount     = "service_count"
 )
 
 // loadKernel returns the embedded CollectionSpec for kernel.
@@ -238,10 +304,12 @@ type kernelMapSpecs struct {
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
 	Covered4     *ebpf.MapSpec `ebpf:"covered4"`
 	Covered6     *ebpf.MapSpec `ebpf:"covered6"`
+	Detectors    *ebpf.MapSpec `ebpf:"detectors"`
 	EpochSeen    *ebpf.MapSpec `ebpf:"epoch_seen"`
 	Filter       *ebpf.MapSpec `ebpf:"filter"`
 	FilterLines  *ebpf.MapSpec `ebpf:"filter_lines"`
 	Keys         *ebpf.MapSpec `ebpf:"keys"`
+	Labels       *ebpf.MapSpec `ebpf:"labels"`
 	Listeners    *ebpf.MapSpec `ebpf:"listeners"`
 	PortRanges   *ebpf.MapSpec `ebpf:"port_ranges"`
 	Prefixes4    *ebpf.MapSpec `ebpf:"prefixes4"`
@@ -251,6 +319,7 @@ type kernelMapSpecs struct {
 	RoutePorts   *ebpf.MapSpec `ebpf:"route_ports"`
 	ServiceMemos *ebpf.MapSpec `ebpf:"service_memos"`
 	Services     *ebpf.MapSpec `ebpf:"services"`
+	Tallies      *ebpf.MapSpec `ebpf:"tallies"`
 }
 
 // kernelVariableSpecs contains global variables before they are loaded into the kernel.
@@ -258,6 +327,7 @@ type kernelMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelVariableSpecs struct {
 	AnswerByRedirect *ebpf.VariableSpec `ebpf:"answer_by_redirect"`
+	CpuCount         *ebpf.VariableSpec `ebpf:"cpu_count"`
 	FilterSize       *ebpf.VariableSpec `ebpf:"filter_size"`
 	ForwardMode      *ebpf.VariableSpec `ebpf:"forward_mode"`
 	Generated        *ebpf.VariableSpec `ebpf:"generated"`
@@ -266,6 +336,8 @@ type kernelVariableSpecs struct {
 	MultiBuffer      *ebpf.VariableSpec `ebpf:"multi_buffer"`
 	OwnTags          *ebpf.VariableSpec `ebpf:"own_tags"`
 	Pattern          *ebpf.VariableSpec `ebpf:"pattern"`
+	Proxies          *ebpf.VariableSpec `ebpf:"proxies"`
+	ServiceCount     *ebpf.VariableSpec `ebpf:"service_count"`
 }
 
 // kernelObjects contains all objects after they have been loaded into the kernel.
@@ -294,10 +366,12 @@ type kernelMaps struct {
 	Counters     *ebpf.Map `ebpf:"counters"`
 	Covered4     *ebpf.Map `ebpf:"covered4"`
 	Covered6     *ebpf.Map `ebpf:"covered6"`
+	Detectors    *ebpf.Map `ebpf:"detectors"`
 	EpochSeen    *ebpf.Map `ebpf:"epoch_seen"`
 	Filter       *ebpf.Map `ebpf:"filter"`
 	FilterLines  *ebpf.Map `ebpf:"filter_lines"`
 	Keys         *ebpf.Map `ebpf:"keys"`
+	Labels       *ebpf.Map `ebpf:"labels"`
 	Listeners    *ebpf.Map `ebpf:"listeners"`
 	PortRanges   *ebpf.Map `ebpf:"port_ranges"`
 	Prefixes4    *ebpf.Map `ebpf:"prefixes4"`
@@ -307,6 +381,7 @@ type kernelMaps struct {
 	RoutePorts   *ebpf.Map `ebpf:"route_ports"`
 	ServiceMemos *ebpf.Map `ebpf:"service_memos"`
 	Services     *ebpf.Map `ebpf:"services"`
+	Tallies      *ebpf.Map `ebpf:"tallies"`
 }
 
 func (m *kernelMaps) Close() error {
@@ -317,10 +392,12 @@ func (m *kernelMaps) Close() error {
 		m.Counters,
 		m.Covered4,
 		m.Covered6,
+		m.Detectors,
 		m.EpochSeen,
 		m.Filter,
 		m.FilterLines,
 		m.Keys,
+		m.Labels,
 		m.Listeners,
 		m.PortRanges,
 		m.Prefixes4,
@@ -330,6 +407,7 @@ func (m *kernelMaps) Close() error {
 		m.RoutePorts,
 		m.ServiceMemos,
 		m.Services,
+		m.Tallies,
 	)
 }
 
@@ -338,6 +416,7 @@ func (m *kernelMaps) Close() error {
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelVariables struct {
 	AnswerByRedirect *ebpf.Variable `ebpf:"answer_by_redirect"`
+	CpuCount         *ebpf.Variable `ebpf:"cpu_count"`
 	FilterSize       *ebpf.Variable `ebpf:"filter_size"`
 	ForwardMode      *ebpf.Variable `ebpf:"forward_mode"`
 	Generated        *ebpf.Variable `ebpf:"generated"`
@@ -346,6 +425,8 @@ type kernelVariables struct {
 	MultiBuffer      *ebpf.Variable `ebpf:"multi_buffer"`
 	OwnTags          *ebpf.Variable `ebpf:"own_tags"`
 	Pattern          *ebpf.Variable `ebpf:"pattern"`
+	Proxies          *ebpf.Variable `ebpf:"proxies"`
+	ServiceCount     *ebpf.Variable `ebpf:"service_count"`
 }
 
 // kernelPrograms contains all programs after they have been loaded into the kernel.

@@ -83,6 +83,70 @@ const (
 	edgeCookieHashHASH_HALFSIPHASH edgeCookieHash = 2
 )
 
+type edgeDetector struct {
+	_      structs.HostLayout
+	Limits struct {
+		_          structs.HostLayout
+		Syns       uint32
+		Unfinished uint32
+		HalfOpen   uint32
+		CalmMs     uint32
+	}
+	Now struct {
+		_          structs.HostLayout
+		Syns       uint32
+		Unfinished uint32
+		HalfOpen   uint32
+		Cause      uint32
+	}
+	On struct {
+		_          structs.HostLayout
+		Syns       uint32
+		Unfinished uint32
+		HalfOpen   uint32
+		Cause      uint32
+	}
+	Off struct {
+		_          structs.HostLayout
+		Syns       uint32
+		Unfinished uint32
+		HalfOpen   uint32
+		Cause      uint32
+	}
+	SinceNs      uint64
+	CalmFromNs   uint64
+	OnNs         uint64
+	OffNs        uint64
+	Syns         uint64
+	Finished     uint64
+	Slot         uint64
+	SlotSyns     [16]uint32
+	SlotFinished [16]uint32
+	HalfOpen     uint32
+	CalmMs       uint32
+	TimesOn      uint32
+	TimesOff     uint32
+	Phase        uint32
+	Pad          uint32
+}
+
+type edgeDetectorCause uint32
+
+const (
+	edgeDetectorCauseCAUSE_SYNS       edgeDetectorCause = 1
+	edgeDetectorCauseCAUSE_UNFINISHED edgeDetectorCause = 2
+	edgeDetectorCauseCAUSE_HALF_OPEN  edgeDetectorCause = 4
+)
+
+type edgeDetectorPhase uint32
+
+const (
+	edgeDetectorPhaseDETECTOR_PASSIVE edgeDetectorPhase = 0
+	edgeDetectorPhaseDETECTOR_GRACE   edgeDetectorPhase = 1
+	edgeDetectorPhaseDETECTOR_ACTIVE  edgeDetectorPhase = 2
+	edgeDetectorPhaseDETECTOR_LEAVING edgeDetectorPhase = 3
+)
+
 type edgeEpochCache struct {
 	_        structs.HostLayout
 	Epoch    uint64
@@ -208,6 +272,13 @@ type edgeService struct {
 	ProbeIntervalNs uint32
 }
 
+type edgeServiceLabel struct {
+	_    structs.HostLayout
+	Name [64]uint8
+	Mode uint8
+	Pad  [7]uint8
+}
+
 type edgeServiceLimits uint32
 
 const (
@@ -230,8 +301,11 @@ type edgeServiceMemo struct {
 type edgeServiceMode uint32
 
 const (
-	edgeServiceModeMODE_OFF    edgeServiceMode = 0
-	edgeServiceModeMODE_ALWAYS edgeServiceMode = 1
+	edgeServiceModeMODE_OFF      edgeServiceMode = 0
+	edgeServiceModeMODE_ALWAYS   edgeServiceMode = 1
+	edgeServiceModeMODE_MONITOR  edgeServiceMode = 2
+	edgeServiceModeMODE_AUTO     edgeServiceMode = 3
+	edgeServiceModeMODE_STARTING edgeServiceMode = 4
 )
 
 type edgeServiceOption uint32
@@ -251,6 +325,12 @@ const (
 	edgeSilentPolicySILENT_STOP edgeSilentPolicy = 2
 )
 
+type edgeTally struct {
+	_        structs.HostLayout
+	Syns     uint64
+	Finished uint64
+}
+
 type edgeTicking struct {
 	_     structs.HostLayout
 	Timer struct {
@@ -259,6 +339,8 @@ type edgeTicking struct {
 	}
 	FromNs uint64
 	Passed uint64
+	Looked uint32
+	Pad    uint32
 }
 
 type edgeTransmitFailure uint32
@@ -329,10 +411,11 @@ const (
 	edgeVerdictVERDICT_DROP_TOO_LONG          edgeVerdict = 52
 	edgeVerdictVERDICT_HOLD_EARLY             edgeVerdict = 53
 	edgeVerdictVERDICT_PASS_UNPROVEN          edgeVerdict = 54
-	edgeVerdictVERDICT_PASS_OPENED            edgeVerdict = 55
-	edgeVerdictVERDICT_SENT_SYN               edgeVerdict = 56
-	edgeVerdictVERDICT_SENT_RESET             edgeVerdict = 57
-	edgeVerdictVERDICT_COUNT                  edgeVerdict = 58
+	edgeVerdictVERDICT_PASS_PASSIVE           edgeVerdict = 55
+	edgeVerdictVERDICT_PASS_OPENED            edgeVerdict = 56
+	edgeVerdictVERDICT_SENT_SYN               edgeVerdict = 57
+	edgeVerdictVERDICT_SENT_RESET             edgeVerdict = 58
+	edgeVerdictVERDICT_COUNT                  edgeVerdict = 59
 	edgeVerdictVERDICT_STRIDE                 edgeVerdict = 128
 )
 
@@ -347,11 +430,13 @@ const (
 	edgeMapCounters           = "counters"
 	edgeMapCovered4           = "covered4"
 	edgeMapCovered6           = "covered6"
+	edgeMapDetectors          = "detectors"
 	edgeMapDevices            = "devices"
 	edgeMapEpochSeen          = "epoch_seen"
 	edgeMapFilter             = "filter"
 	edgeMapFilterLines        = "filter_lines"
 	edgeMapKeys               = "keys"
+	edgeMapLabels             = "labels"
 	edgeMapListeners          = "listeners"
 	edgeMapMaster             = "master"
 	edgeMapPortRanges         = "port_ranges"
@@ -362,6 +447,7 @@ const (
 	edgeMapRoutePorts         = "route_ports"
 	edgeMapServiceMemos       = "service_memos"
 	edgeMapServices           = "services"
+	edgeMapTallies            = "tallies"
 	edgeMapTicker             = "ticker"
 	edgeMapTransmitFailures   = "transmit_failures"
 	edgeProgEdgeEgress        = "edge_egress"
@@ -375,6 +461,7 @@ const (
 	edgeProgTransmitProbe     = "transmit_probe"
 	edgeProgTransmitRedirect  = "transmit_redirect"
 	edgeVarAnswerByRedirect   = "answer_by_redirect"
+	edgeVarCpuCount           = "cpu_count"
 	edgeVarFilterSize         = "filter_size"
 	edgeVarForwardMode        = "forward_mode"
 	edgeVarGenerated          = "generated"
@@ -383,6 +470,7 @@ const (
 	edgeVarMultiBuffer        = "multi_buffer"
 	edgeVarOwnTags            = "own_tags"
 	edgeVarProxies            = "proxies"
+	edgeVarServiceCount       = "service_count"
 	edgeVarSweepLineNs        = "sweep_line_ns"
 )
 
@@ -451,11 +539,13 @@ type edgeMapSpecs struct {
 	Counters         *ebpf.MapSpec `ebpf:"counters"`
 	Covered4         *ebpf.MapSpec `ebpf:"covered4"`
 	Covered6         *ebpf.MapSpec `ebpf:"covered6"`
+	Detectors        *ebpf.MapSpec `ebpf:"detectors"`
 	Devices          *ebpf.MapSpec `ebpf:"devices"`
 	EpochSeen        *ebpf.MapSpec `ebpf:"epoch_seen"`
 	Filter           *ebpf.MapSpec `ebpf:"filter"`
 	FilterLines      *ebpf.MapSpec `ebpf:"filter_lines"`
 	Keys             *ebpf.MapSpec `ebpf:"keys"`
+	Labels           *ebpf.MapSpec `ebpf:"labels"`
 	Listeners        *ebpf.MapSpec `ebpf:"listeners"`
 	Master           *ebpf.MapSpec `ebpf:"master"`
 	PortRanges       *ebpf.MapSpec `ebpf:"port_ranges"`
@@ -466,6 +556,7 @@ type edgeMapSpecs struct {
 	RoutePorts       *ebpf.MapSpec `ebpf:"route_ports"`
 	ServiceMemos     *ebpf.MapSpec `ebpf:"service_memos"`
 	Services         *ebpf.MapSpec `ebpf:"services"`
+	Tallies          *ebpf.MapSpec `ebpf:"tallies"`
 	Ticker           *ebpf.MapSpec `ebpf:"ticker"`
 	TransmitFailures *ebpf.MapSpec `ebpf:"transmit_failures"`
 }
@@ -475,6 +566,7 @@ type edgeMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type edgeVariableSpecs struct {
 	AnswerByRedirect *ebpf.VariableSpec `ebpf:"answer_by_redirect"`
+	CpuCount         *ebpf.VariableSpec `ebpf:"cpu_count"`
 	FilterSize       *ebpf.VariableSpec `ebpf:"filter_size"`
 	ForwardMode      *ebpf.VariableSpec `ebpf:"forward_mode"`
 	Generated        *ebpf.VariableSpec `ebpf:"generated"`
@@ -483,6 +575,7 @@ type edgeVariableSpecs struct {
 	MultiBuffer      *ebpf.VariableSpec `ebpf:"multi_buffer"`
 	OwnTags          *ebpf.VariableSpec `ebpf:"own_tags"`
 	Proxies          *ebpf.VariableSpec `ebpf:"proxies"`
+	ServiceCount     *ebpf.VariableSpec `ebpf:"service_count"`
 	SweepLineNs      *ebpf.VariableSpec `ebpf:"sweep_line_ns"`
 }
 
@@ -513,11 +606,13 @@ type edgeMaps struct {
 	Counters         *ebpf.Map `ebpf:"counters"`
 	Covered4         *ebpf.Map `ebpf:"covered4"`
 	Covered6         *ebpf.Map `ebpf:"covered6"`
+	Detectors        *ebpf.Map `ebpf:"detectors"`
 	Devices          *ebpf.Map `ebpf:"devices"`
 	EpochSeen        *ebpf.Map `ebpf:"epoch_seen"`
 	Filter           *ebpf.Map `ebpf:"filter"`
 	FilterLines      *ebpf.Map `ebpf:"filter_lines"`
 	Keys             *ebpf.Map `ebpf:"keys"`
+	Labels           *ebpf.Map `ebpf:"labels"`
 	Listeners        *ebpf.Map `ebpf:"listeners"`
 	Master           *ebpf.Map `ebpf:"master"`
 	PortRanges       *ebpf.Map `ebpf:"port_ranges"`
@@ -528,6 +623,7 @@ type edgeMaps struct {
 	RoutePorts       *ebpf.Map `ebpf:"route_ports"`
 	ServiceMemos     *ebpf.Map `ebpf:"service_memos"`
 	Services         *ebpf.Map `ebpf:"services"`
+	Tallies          *ebpf.Map `ebpf:"tallies"`
 	Ticker           *ebpf.Map `ebpf:"ticker"`
 	TransmitFailures *ebpf.Map `ebpf:"transmit_failures"`
 }
@@ -541,11 +637,13 @@ func (m *edgeMaps) Close() error {
 		m.Counters,
 		m.Covered4,
 		m.Covered6,
+		m.Detectors,
 		m.Devices,
 		m.EpochSeen,
 		m.Filter,
 		m.FilterLines,
 		m.Keys,
+		m.Labels,
 		m.Listeners,
 		m.Master,
 		m.PortRanges,
@@ -556,6 +654,7 @@ func (m *edgeMaps) Close() error {
 		m.RoutePorts,
 		m.ServiceMemos,
 		m.Services,
+		m.Tallies,
 		m.Ticker,
 		m.TransmitFailures,
 	)
@@ -566,6 +665,7 @@ func (m *edgeMaps) Close() error {
 // It can be passed to loadEdgeObjects or ebpf.CollectionSpec.LoadAndAssign.
 type edgeVariables struct {
 	AnswerByRedirect *ebpf.Variable `ebpf:"answer_by_redirect"`
+	CpuCount         *ebpf.Variable `ebpf:"cpu_count"`
 	FilterSize       *ebpf.Variable `ebpf:"filter_size"`
 	ForwardMode      *ebpf.Variable `ebpf:"forward_mode"`
 	Generated        *ebpf.Variable `ebpf:"generated"`
@@ -574,6 +674,7 @@ type edgeVariables struct {
 	MultiBuffer      *ebpf.Variable `ebpf:"multi_buffer"`
 	OwnTags          *ebpf.Variable `ebpf:"own_tags"`
 	Proxies          *ebpf.Variable `ebpf:"proxies"`
+	ServiceCount     *ebpf.Variable `ebpf:"service_count"`
 	SweepLineNs      *ebpf.Variable `ebpf:"sweep_line_ns"`
 }
 

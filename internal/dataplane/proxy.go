@@ -44,7 +44,7 @@ type Proxy struct {
 func LoadProxy(pins *Pins, edge *Edge, connections, recent int) (*Proxy, error) {
 	c := &edge.config
 	s, err := LoadServer(pins, ServerConfig{
-		Domains: c.Domains, Epochs: c.Epochs, Recent: recent, Translated: connections, Edge: edge,
+		Services: c.Services, Domains: c.Domains, Epochs: c.Epochs, Recent: recent, Translated: connections, Edge: edge,
 		Proxy: &ProxyPorts{Outside: c.Outside, Inside: c.Inside, Forward: c.Forward},
 	})
 	if err != nil {

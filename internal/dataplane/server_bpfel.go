@@ -155,6 +155,13 @@ type serverService struct {
 	ProbeIntervalNs uint32
 }
 
+type serverServiceLabel struct {
+	_    structs.HostLayout
+	Name [64]uint8
+	Mode uint8
+	Pad  [7]uint8
+}
+
 type serverServiceMemo struct {
 	_       structs.HostLayout
 	Version uint64
@@ -222,6 +229,7 @@ const (
 	serverMapHeld               = "held"
 	serverMapHeldScratch        = "held_scratch"
 	serverMapKeys               = "keys"
+	serverMapLabels             = "labels"
 	serverMapPortRanges         = "port_ranges"
 	serverMapPrefixes4          = "prefixes4"
 	serverMapPrefixes6          = "prefixes6"
@@ -252,6 +260,7 @@ const (
 	serverVarOwnTags            = "own_tags"
 	serverVarProxyInside        = "proxy_inside"
 	serverVarProxyOutside       = "proxy_outside"
+	serverVarServiceCount       = "service_count"
 	serverVarStrict             = "strict"
 	serverVarTranslating        = "translating"
 )
@@ -329,6 +338,7 @@ type serverMapSpecs struct {
 	Held             *ebpf.MapSpec `ebpf:"held"`
 	HeldScratch      *ebpf.MapSpec `ebpf:"held_scratch"`
 	Keys             *ebpf.MapSpec `ebpf:"keys"`
+	Labels           *ebpf.MapSpec `ebpf:"labels"`
 	PortRanges       *ebpf.MapSpec `ebpf:"port_ranges"`
 	Prefixes4        *ebpf.MapSpec `ebpf:"prefixes4"`
 	Prefixes6        *ebpf.MapSpec `ebpf:"prefixes6"`
@@ -354,6 +364,7 @@ type serverVariableSpecs struct {
 	OwnTags         *ebpf.VariableSpec `ebpf:"own_tags"`
 	ProxyInside     *ebpf.VariableSpec `ebpf:"proxy_inside"`
 	ProxyOutside    *ebpf.VariableSpec `ebpf:"proxy_outside"`
+	ServiceCount    *ebpf.VariableSpec `ebpf:"service_count"`
 	Strict          *ebpf.VariableSpec `ebpf:"strict"`
 	Translating     *ebpf.VariableSpec `ebpf:"translating"`
 }
@@ -392,6 +403,7 @@ type serverMaps struct {
 	Held             *ebpf.Map `ebpf:"held"`
 	HeldScratch      *ebpf.Map `ebpf:"held_scratch"`
 	Keys             *ebpf.Map `ebpf:"keys"`
+	Labels           *ebpf.Map `ebpf:"labels"`
 	PortRanges       *ebpf.Map `ebpf:"port_ranges"`
 	Prefixes4        *ebpf.Map `ebpf:"prefixes4"`
 	Prefixes6        *ebpf.Map `ebpf:"prefixes6"`
@@ -419,6 +431,7 @@ func (m *serverMaps) Close() error {
 		m.Held,
 		m.HeldScratch,
 		m.Keys,
+		m.Labels,
 		m.PortRanges,
 		m.Prefixes4,
 		m.Prefixes6,
@@ -445,6 +458,7 @@ type serverVariables struct {
 	OwnTags         *ebpf.Variable `ebpf:"own_tags"`
 	ProxyInside     *ebpf.Variable `ebpf:"proxy_inside"`
 	ProxyOutside    *ebpf.Variable `ebpf:"proxy_outside"`
+	ServiceCount    *ebpf.Variable `ebpf:"service_count"`
 	Strict          *ebpf.Variable `ebpf:"strict"`
 	Translating     *ebpf.Variable `ebpf:"translating"`
 }
