@@ -328,8 +328,12 @@ func pinMaps(pins *Pins, all map[string]*ebpf.Map) error {
 }
 
 func (e *Edge) attachXDP(pins *Pins, i Interface, prog *ebpf.Program) error {
+	return attachXDP(pins, e.links, i, prog, e.config.Generic)
+}
+
+func attachXDP(pins *Pins, links map[string]link.Link, i Interface, prog *ebpf.Program, generic bool) error {
 	flags := link.XDPDriverMode
-	if e.config.Generic {
+	if generic {
 		flags = link.XDPGenericMode
 	}
 	name := linkName("xdp", i.Name)
@@ -341,9 +345,9 @@ func (e *Edge) attachXDP(pins *Pins, i Interface, prog *ebpf.Program) error {
 			return link.AttachXDP(link.XDPOptions{Program: prog, Interface: i.Index, Flags: flags})
 		})
 	if err != nil {
-		return fmt.Errorf("attach XDP to %s: %w", i.Name, explainXDP(err, i, e.config.Generic))
+		return fmt.Errorf("attach XDP to %s: %w", i.Name, explainXDP(err, i, generic))
 	}
-	e.links[name] = l
+	links[name] = l
 	return nil
 }
 

@@ -412,10 +412,15 @@ const (
 	edgeVerdictVERDICT_HOLD_EARLY             edgeVerdict = 53
 	edgeVerdictVERDICT_PASS_UNPROVEN          edgeVerdict = 54
 	edgeVerdictVERDICT_PASS_PASSIVE           edgeVerdict = 55
-	edgeVerdictVERDICT_PASS_OPENED            edgeVerdict = 56
-	edgeVerdictVERDICT_SENT_SYN               edgeVerdict = 57
-	edgeVerdictVERDICT_SENT_RESET             edgeVerdict = 58
-	edgeVerdictVERDICT_COUNT                  edgeVerdict = 59
+	edgeVerdictVERDICT_PASS_CALM              edgeVerdict = 56
+	edgeVerdictVERDICT_PASS_NO_COOKIE         edgeVerdict = 57
+	edgeVerdictVERDICT_PASS_NO_LISTENER       edgeVerdict = 58
+	edgeVerdictVERDICT_PASS_BEHIND            edgeVerdict = 59
+	edgeVerdictVERDICT_DROP_ACCEPT_FULL       edgeVerdict = 60
+	edgeVerdictVERDICT_PASS_OPENED            edgeVerdict = 61
+	edgeVerdictVERDICT_SENT_SYN               edgeVerdict = 62
+	edgeVerdictVERDICT_SENT_RESET             edgeVerdict = 63
+	edgeVerdictVERDICT_COUNT                  edgeVerdict = 64
 	edgeVerdictVERDICT_STRIDE                 edgeVerdict = 128
 )
 

@@ -23,10 +23,11 @@ var ErrBusy = errors.New("another daemon runs here")
 const (
 	EdgeAgent   = "edge"
 	ServerAgent = "server"
+	HostAgent   = "host"  // with the kernel's own cookies
 	ProxyAgent  = "proxy" // the edge's translator
 )
 
-var allAgents = []string{EdgeAgent, ServerAgent, ProxyAgent}
+var agentNames = []string{EdgeAgent, ServerAgent, HostAgent, ProxyAgent}
 
 // Pins is a directory in the BPF file system that keeps one agent's maps and
 // links alive when no daemon runs.
@@ -277,7 +278,7 @@ func detachLink(path string) error {
 // state, whether a daemon runs or not. It reports what it detached.
 func Detach(root string) ([]string, error) {
 	var detached []string
-	for _, agent := range allAgents {
+	for _, agent := range agentNames {
 		names, err := DetachAgent(root, agent)
 		detached = append(detached, names...)
 		if err != nil {

@@ -146,13 +146,18 @@ func DomainsOf(services []policy.Service) []string {
 func Interfaces(devices []net.Interface) []dataplane.Interface {
 	all := make([]dataplane.Interface, len(devices))
 	for i, d := range devices {
-		all[i] = dataplane.Interface{
-			Name: d.Name, Index: d.Index, MTU: d.MTU, Veth: driverOf(d.Name) == "veth",
-			NoMAC: len(d.HardwareAddr) == 0 && d.Flags&net.FlagLoopback == 0,
-			VRF:   vrfOf(d.Index),
-		}
+		all[i] = InterfaceOf(d)
 	}
 	return all
+}
+
+// InterfaceOf describes one.
+func InterfaceOf(d net.Interface) dataplane.Interface {
+	return dataplane.Interface{
+		Name: d.Name, Index: d.Index, MTU: d.MTU, Veth: driverOf(d.Name) == "veth",
+		NoMAC: len(d.HardwareAddr) == 0 && d.Flags&net.FlagLoopback == 0,
+		VRF:   vrfOf(d.Index),
+	}
 }
 
 // Names lists devices for a log.
