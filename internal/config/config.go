@@ -27,6 +27,7 @@ type Edge struct {
 	Generation    time.Duration
 	Learn         time.Duration
 	ReturnTraffic bool
+	Proxied       int // connections that the edge itself can stand between
 	Services      []policy.Service
 	Table         *policy.Table
 	Control       *Control // nil: no control messages
@@ -78,6 +79,7 @@ type edgeFile struct {
 	Generation    string        `yaml:"generation"`
 	Learn         string        `yaml:"learn"`
 	ReturnTraffic *bool         `yaml:"return_traffic"`
+	Proxied       *int          `yaml:"proxied"`
 	Services      []serviceFile `yaml:"services"`
 
 	Control *edgeControlFile `yaml:"control"`
@@ -132,6 +134,7 @@ func ReadEdge(name string) (*Edge, error) {
 		func() error { return c.readFilter(src, &f) },
 		func() (err error) { c.Services, c.Table, err = src.services(f.Services); return err },
 		func() error { return c.readControl(src, f.Control) },
+		func() error { return c.readProxy(src, &f) },
 		func() error { return c.checkReturn(src) },
 		func() error { return c.checkDetect(src, f.Services) },
 		func() error { return c.checkRelays(src) },

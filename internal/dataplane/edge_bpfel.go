@@ -404,7 +404,15 @@ const (
 	edgeVerdictVERDICT_HOLD_EARLY             edgeVerdict = 53
 	edgeVerdictVERDICT_PASS_UNPROVEN          edgeVerdict = 54
 	edgeVerdictVERDICT_PASS_PASSIVE           edgeVerdict = 55
-	edgeVerdictVERDICT_COUNT                  edgeVerdict = 56
+	edgeVerdictVERDICT_PASS_CALM              edgeVerdict = 56
+	edgeVerdictVERDICT_PASS_NO_COOKIE         edgeVerdict = 57
+	edgeVerdictVERDICT_PASS_NO_LISTENER       edgeVerdict = 58
+	edgeVerdictVERDICT_PASS_BEHIND            edgeVerdict = 59
+	edgeVerdictVERDICT_DROP_ACCEPT_FULL       edgeVerdict = 60
+	edgeVerdictVERDICT_PASS_OPENED            edgeVerdict = 61
+	edgeVerdictVERDICT_SENT_SYN               edgeVerdict = 62
+	edgeVerdictVERDICT_SENT_RESET             edgeVerdict = 63
+	edgeVerdictVERDICT_COUNT                  edgeVerdict = 64
 	edgeVerdictVERDICT_STRIDE                 edgeVerdict = 128
 )
 
@@ -458,6 +466,7 @@ const (
 	edgeVarLinkLength         = "link_length"
 	edgeVarMultiBuffer        = "multi_buffer"
 	edgeVarOwnTags            = "own_tags"
+	edgeVarProxies            = "proxies"
 	edgeVarServiceCount       = "service_count"
 	edgeVarSweepLineNs        = "sweep_line_ns"
 )
@@ -562,6 +571,7 @@ type edgeVariableSpecs struct {
 	LinkLength       *ebpf.VariableSpec `ebpf:"link_length"`
 	MultiBuffer      *ebpf.VariableSpec `ebpf:"multi_buffer"`
 	OwnTags          *ebpf.VariableSpec `ebpf:"own_tags"`
+	Proxies          *ebpf.VariableSpec `ebpf:"proxies"`
 	ServiceCount     *ebpf.VariableSpec `ebpf:"service_count"`
 	SweepLineNs      *ebpf.VariableSpec `ebpf:"sweep_line_ns"`
 }
@@ -660,6 +670,7 @@ type edgeVariables struct {
 	LinkLength       *ebpf.Variable `ebpf:"link_length"`
 	MultiBuffer      *ebpf.Variable `ebpf:"multi_buffer"`
 	OwnTags          *ebpf.Variable `ebpf:"own_tags"`
+	Proxies          *ebpf.Variable `ebpf:"proxies"`
 	ServiceCount     *ebpf.Variable `ebpf:"service_count"`
 	SweepLineNs      *ebpf.Variable `ebpf:"sweep_line_ns"`
 }

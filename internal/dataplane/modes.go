@@ -88,8 +88,8 @@ func detectLimits(d policy.Detect) edgeDetectLimits {
 	}
 }
 
-// modeGroup is what an agent knows of its services' modes.
-var modeGroup = []string{"labels", "services"}
+// labelGroup is what an agent knows of its services' modes.
+var labelGroup = []string{"labels", "services"}
 
 // former is what an earlier daemon has left of a service.
 type former struct {
@@ -102,9 +102,9 @@ func formerModes(pins *Pins, spec *ebpf.CollectionSpec) map[string]former {
 	if pins == nil {
 		return nil
 	}
-	group := modeGroup
+	group := labelGroup
 	if spec.Maps["detectors"] != nil {
-		group = append(slices.Clone(modeGroup), "detectors")
+		group = append(slices.Clone(labelGroup), "detectors")
 	}
 	found, ok := pins.reusable(spec, group)
 	if !ok {

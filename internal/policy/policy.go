@@ -108,7 +108,7 @@ const (
 	AuthRST    Strategy = 4
 )
 
-var strategyNames = map[string]Strategy{"split": Split}
+var strategyNames = map[string]Strategy{"split": Split, "proxy": Proxy}
 
 // ParseStrategy is the strategy of a name, false if there is none.
 func ParseStrategy(name string) (Strategy, bool) {
@@ -177,6 +177,9 @@ var DefaultDetect = Detect{SYNs: 10_000, Unfinished: 50, HalfOpen: 2048, Calm: 3
 
 // MaxName is the length of a service's name, in bytes.
 const MaxName = 63
+
+// Proxied says whether the edge stands between clients and servers of a service.
+func (s Service) Proxied() bool { return s.Strategy == Proxy }
 
 // OwnedRange is a range of ports that belongs to a service, by its id: its
 // place in the list of services, counted from 1.

@@ -12,6 +12,8 @@
  *   bucket INTERVAL TIME...          (1 for each that got a token, else 0)
  *   detect SYNS UNFINISHED HALF_OPEN CALM TIME,SYNS,FINISHED...
  *                                    (for each phase:cause:syns:unfinished:half-open:T2)
+ *   bimodal T1 SYNS T2 MOST EVENT... (MODE:T2 after each; EVENT is s, q or t for
+ *                                     SYN, full queue, a look, and its time)
  *
  * FLOW: V6 SOURCE DESTINATION PORTS, addresses in bytes.
  */
@@ -223,6 +225,31 @@ static void run_detect(void)
 	printf("\n");
 }
 
+/* What becomes of one port by an event at a time. */
+static void bimodal_event(struct bimodal *b, const struct bimodal_limits *l, char what, u64 now_ns)
+{
+	if (what == 's' && bimodal_count(b, l, now_ns) == SYN_PRESSES)
+		bimodal_press(b, l, now_ns);
+	if (what == 'q')
+		bimodal_press(b, l, now_ns);
+	bimodal_rest(b, now_ns);
+}
+
+static void run_bimodal(void)
+{
+	struct bimodal_limits l = { .window_ns = next_number() };
+	struct bimodal b = {};
+
+	l.syns = (u32)next_number();
+	l.calm_ns = b.calm_ns = next_number();
+	l.calm_most_ns = next_number();
+	for (const char *word; (word = strtok(NULL, " \n"));) {
+		bimodal_event(&b, &l, word[0], strtoull(word + 1, NULL, 0));
+		printf("%u:%llu:%u ", b.mode, (unsigned long long)b.calm_ns, b.changes);
+	}
+	printf("\n");
+}
+
 static void run_decode(void)
 {
 	bool v6 = next_number() != 0;
@@ -304,6 +331,7 @@ static const struct {
 	{ "check", run_check },	    { "options", run_options },		{ "decode", run_decode },
 	{ "frame", run_frame },	    { "answer", run_answer },	{ "bucket", run_bucket },
 	{ "detect", run_detect },
+	{ "bimodal", run_bimodal },
 };
 
 static void run_line(char *line)

@@ -19,6 +19,7 @@ static long bpf_loop(__u32 times, long (*step)(__u32, struct options_cursor *),
 	return i;
 }
 
+#include "../../../bpf/lib/bimodal.h"
 #include "../../../bpf/lib/bucket.h"
 #include "../../../bpf/lib/cookie.h"
 #include "../../../bpf/lib/detect.h"
