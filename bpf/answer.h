@@ -80,12 +80,12 @@ INLINE bool sent_to_many(const struct xdp_md *ctx)
 	return data + 1 > end || (data[0] & 1);
 }
 
-/* Fits the frame to the answer and writes it; the VLAN tags stay. */
-INLINE bool answer_write(struct xdp_md *ctx, const struct packet *p, const struct tcp_options *o,
-			 const struct synack *s)
+/* Makes room for so many bytes from the IP header on and turns the link header
+ * around; the VLAN tags stay. */
+INLINE bool answer_fit(struct xdp_md *ctx, const struct packet *p, u32 length)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	u32 want = p->network + synack_length(p, o);
+	u32 want = p->network + length;
 	s32 delta = (s32)want - (multi_buffer ? (s32)bpf_xdp_get_buff_len(ctx) : (s32)(end - data));
 
 	if (delta && !frame_resize(ctx, p, delta))
@@ -95,7 +95,35 @@ INLINE bool answer_write(struct xdp_md *ctx, const struct packet *p, const struc
 	if (data + ETHERNET_LENGTH > end)
 		return false;
 	swap_addresses(data);
+	return true;
+}
+
+INLINE bool answer_write(struct xdp_md *ctx, const struct packet *p, const struct tcp_options *o,
+			 const struct synack *s)
+{
+	if (!answer_fit(ctx, p, synack_length(p, o)))
+		return false;
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	return synack_write(packet_at_network(data, p), end, p, o, s);
+}
+
+/* Out of the port that the packet came in by. */
+INLINE int answer_send(const struct xdp_md *ctx, u32 id, enum verdict verdict)
+{
+	count(id, verdict);
+	return answer_by_redirect ? (int)bpf_redirect(ctx->ingress_ifindex, 0) : XDP_TX;
+}
+
+/* A segment without data or options. */
+INLINE int answer_back(struct xdp_md *ctx, const struct packet *p, const struct back *b, u32 id,
+		       enum verdict verdict)
+{
+	if (!answer_fit(ctx, p, back_length(&p->flow)))
+		return drop(id, VERDICT_DROP_NO_ROOM);
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	if (!back_write(packet_at_network(data, p), end, &p->flow, b))
+		return drop(id, VERDICT_DROP_NO_ROOM);
+	return answer_send(ctx, id, verdict);
 }
 
 INLINE int answer(struct xdp_md *ctx, const struct packet *p, const struct service *service, u32 id,
@@ -119,14 +147,15 @@ INLINE int answer(struct xdp_md *ctx, const struct packet *p, const struct servi
 	};
 	if (!answer_write(ctx, p, &o, &s))
 		return drop(id, VERDICT_DROP_NO_ROOM);
-	count(id, VERDICT_ANSWER_SYN);
-	return answer_by_redirect ? (int)bpf_redirect(ctx->ingress_ifindex, 0) : XDP_TX;
+	return answer_send(ctx, id, VERDICT_ANSWER_SYN);
 }
 
 /* The keys have run out and the service fails open: handshakes are the
  * server's own, so every packet that the filter does not know must pass. */
 INLINE bool keys_end_passes(const struct service *service, const struct moment *now)
 {
+	if (service->strategy == STRATEGY_AUTH_FULL)
+		return false; /* it needs no key */
 	return service->keys_end == KEYS_END_PASS && !key_of(service->domain, now->epoch);
 }
 
@@ -161,6 +190,8 @@ INLINE enum verdict unverified_verdict(const struct packet *p, const struct serv
 		return VERDICT_DROP_UNVERIFIED_RST;
 	if (p->flags & TCP_SYN)
 		return VERDICT_DROP_UNVERIFIED_SYNACK;
+	if (service->strategy == STRATEGY_AUTH_FULL) /* it needs no key */
+		return VERDICT_DROP_BAD_COOKIE;
 	return key_of(service->domain, now->epoch) ? VERDICT_DROP_BAD_COOKIE : VERDICT_DROP_NO_KEY;
 }
 

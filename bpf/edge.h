@@ -12,6 +12,7 @@
 
 #include "agents.h"
 #include "answer.h"
+#include "auth.h"
 #include "filter.h"
 #include "forward.h"
 #include "relay.h"
@@ -58,7 +59,14 @@ GLOBAL int edge_open(struct xdp_md *ctx, struct packet *p)
 		     (STANCE_STOPS | STANCE_CLOSED))) /* no answer: the client asks again */
 		return drop(id,
 			    stance & STANCE_STOPS ? VERDICT_DROP_SILENT : VERDICT_DROP_CLOSED_PORT);
-	return answer(ctx, p, service, id, &now);
+	switch (strategy_of(service)) {
+	case STRATEGY_AUTH_COOKIE:
+	case STRATEGY_AUTH_FULL:
+	case STRATEGY_AUTH_RST:
+		return auth_open(ctx, p, service, id);
+	default:
+		return answer(ctx, p, service, id, &now);
+	}
 }
 
 /* Neither a SYN nor, if it has an ACK, in the filter: the cookie decides. */
@@ -76,9 +84,16 @@ GLOBAL int edge_doubtful(struct xdp_md *ctx, struct packet *p)
 	enum verdict fault = flags_fault(p->flags);
 	if (fault != VERDICT_PASS_OTHER)
 		return drop(id, fault);
+	bool whitelists = strategy_whitelists(strategy_of(service));
+	if (whitelists) {
+		int action = auth_doubtful(ctx, p, service, id);
+
+		if (action != AUTH_UNKNOWN)
+			return action;
+	}
 	if (!flags_acknowledge(p->flags) && filter_has(&p->flow)) /* RST; SYN-ACK to the inside */
 		return pass(ctx, p, id, VERDICT_PASS_VERIFIED);
-	if (cookie_admits(p, service, &now)) {
+	if (!whitelists && cookie_admits(p, service, &now)) {
 		if (UNLIKELY(admits_on_confirm(service, stance)))
 			return setup_due(id, now.monotonic_ns) ? relay(ctx, p, id, CONTROL_SETUP) :
 								 drop(id, VERDICT_DROP_BUSY);

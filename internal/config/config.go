@@ -27,6 +27,7 @@ type Edge struct {
 	Generation    time.Duration
 	Learn         time.Duration
 	ReturnTraffic bool
+	Whitelist     int // addresses, for strategies that list them
 	Services      []policy.Service
 	Table         *policy.Table
 	Control       *Control // nil: no control messages
@@ -78,6 +79,7 @@ type edgeFile struct {
 	Generation    string        `yaml:"generation"`
 	Learn         string        `yaml:"learn"`
 	ReturnTraffic *bool         `yaml:"return_traffic"`
+	Whitelist     *int          `yaml:"whitelist"`
 	Services      []serviceFile `yaml:"services"`
 
 	Control *edgeControlFile `yaml:"control"`
@@ -112,6 +114,8 @@ type serviceFile struct {
 
 	Admission string `yaml:"admission"`
 	Probes    *int   `yaml:"probes"`
+
+	authFile `yaml:",inline"`
 }
 
 // ReadEdge reads and checks an edge's file. Interfaces must exist.
@@ -128,6 +132,7 @@ func ReadEdge(name string) (*Edge, error) {
 		func() (err error) { c.Inside, err = src.interfaces("$.inside", f.Inside, true); return err },
 		func() error { return c.readForward(src, &f) },
 		func() error { return c.readFilter(src, &f) },
+		func() error { return c.readWhitelist(src, &f) },
 		func() (err error) { c.Services, c.Table, err = src.services(f.Services); return err },
 		func() error { return c.readControl(src, f.Control) },
 		func() error { return c.checkReturn(src) },
@@ -417,6 +422,9 @@ func (s *source) service(path string, f *serviceFile, out *policy.Service) (err 
 		return s.fail(path+".ports", "service %q has no ports", f.Name)
 	}
 	if err := s.servicePolicy(path, f, out); err != nil {
+		return err
+	}
+	if err := s.serviceAuth(path, f, out); err != nil {
 		return err
 	}
 	return s.serviceAnswer(path, f, out)

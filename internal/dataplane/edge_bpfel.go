@@ -204,8 +204,12 @@ type edgeService struct {
 	Silent          uint8
 	Admission       uint8
 	Strategy        uint8
-	Pad             [2]uint8
+	AuthPrefix4     uint8
+	AuthPrefix6     uint8
 	ProbeIntervalNs uint32
+	AuthSeconds     uint32
+	AuthIntervalNs  uint32
+	AuthUnfinished  uint32
 }
 
 type edgeServiceLimits uint32
@@ -329,9 +333,32 @@ const (
 	edgeVerdictVERDICT_DROP_TOO_LONG          edgeVerdict = 52
 	edgeVerdictVERDICT_HOLD_EARLY             edgeVerdict = 53
 	edgeVerdictVERDICT_PASS_UNPROVEN          edgeVerdict = 54
-	edgeVerdictVERDICT_COUNT                  edgeVerdict = 55
+	edgeVerdictVERDICT_ANSWER_CHALLENGE       edgeVerdict = 55
+	edgeVerdictVERDICT_ANSWER_RESET           edgeVerdict = 56
+	edgeVerdictVERDICT_DROP_CHALLENGED        edgeVerdict = 57
+	edgeVerdictVERDICT_PASS_WHITELISTED       edgeVerdict = 58
+	edgeVerdictVERDICT_PASS_FINISHED          edgeVerdict = 59
+	edgeVerdictVERDICT_DROP_SYN_RATE          edgeVerdict = 60
+	edgeVerdictVERDICT_DROP_WHITELIST_FULL    edgeVerdict = 61
+	edgeVerdictVERDICT_COUNT                  edgeVerdict = 62
 	edgeVerdictVERDICT_STRIDE                 edgeVerdict = 128
 )
+
+type edgeWhitelistKey struct {
+	_       structs.HostLayout
+	Source  [4]uint32
+	Service uint16
+	V6      uint8
+	Pad     uint8
+}
+
+type edgeWhitelisted struct {
+	_          structs.HostLayout
+	UntilNs    uint64
+	SpentNs    uint64
+	Unfinished uint32
+	Pad        uint32
+}
 
 // Names of all BPF objects in the ELF.
 //
@@ -361,6 +388,7 @@ const (
 	edgeMapServices           = "services"
 	edgeMapTicker             = "ticker"
 	edgeMapTransmitFailures   = "transmit_failures"
+	edgeMapWhitelist          = "whitelist"
 	edgeProgEdgeEgress        = "edge_egress"
 	edgeProgEdgeInside        = "edge_inside"
 	edgeProgEdgeOutside       = "edge_outside"
@@ -379,6 +407,7 @@ const (
 	edgeVarLinkLength         = "link_length"
 	edgeVarMultiBuffer        = "multi_buffer"
 	edgeVarOwnTags            = "own_tags"
+	edgeVarStrategies         = "strategies"
 	edgeVarSweepLineNs        = "sweep_line_ns"
 )
 
@@ -464,6 +493,7 @@ type edgeMapSpecs struct {
 	Services         *ebpf.MapSpec `ebpf:"services"`
 	Ticker           *ebpf.MapSpec `ebpf:"ticker"`
 	TransmitFailures *ebpf.MapSpec `ebpf:"transmit_failures"`
+	Whitelist        *ebpf.MapSpec `ebpf:"whitelist"`
 }
 
 // edgeVariableSpecs contains global variables before they are loaded into the kernel.
@@ -478,6 +508,7 @@ type edgeVariableSpecs struct {
 	LinkLength       *ebpf.VariableSpec `ebpf:"link_length"`
 	MultiBuffer      *ebpf.VariableSpec `ebpf:"multi_buffer"`
 	OwnTags          *ebpf.VariableSpec `ebpf:"own_tags"`
+	Strategies       *ebpf.VariableSpec `ebpf:"strategies"`
 	SweepLineNs      *ebpf.VariableSpec `ebpf:"sweep_line_ns"`
 }
 
@@ -525,6 +556,7 @@ type edgeMaps struct {
 	Services         *ebpf.Map `ebpf:"services"`
 	Ticker           *ebpf.Map `ebpf:"ticker"`
 	TransmitFailures *ebpf.Map `ebpf:"transmit_failures"`
+	Whitelist        *ebpf.Map `ebpf:"whitelist"`
 }
 
 func (m *edgeMaps) Close() error {
@@ -553,6 +585,7 @@ func (m *edgeMaps) Close() error {
 		m.Services,
 		m.Ticker,
 		m.TransmitFailures,
+		m.Whitelist,
 	)
 }
 
@@ -568,6 +601,7 @@ type edgeVariables struct {
 	LinkLength       *ebpf.Variable `ebpf:"link_length"`
 	MultiBuffer      *ebpf.Variable `ebpf:"multi_buffer"`
 	OwnTags          *ebpf.Variable `ebpf:"own_tags"`
+	Strategies       *ebpf.Variable `ebpf:"strategies"`
 	SweepLineNs      *ebpf.Variable `ebpf:"sweep_line_ns"`
 }
 
