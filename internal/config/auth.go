@@ -20,8 +20,8 @@ const (
 	minPrefix4, minPrefix6         = 16, 32
 )
 
-// authFile are the keys of a service whose strategy whitelists addresses.
-type authFile struct {
+// AuthKeys are the keys of a service whose strategy whitelists addresses.
+type AuthKeys struct {
 	Time       string `yaml:"auth_time"`
 	SYNs       *int   `yaml:"auth_syns"`
 	Unfinished *int   `yaml:"auth_unfinished"`
@@ -31,7 +31,7 @@ type authFile struct {
 
 func (s *source) serviceAuth(path string, f *serviceFile, out *policy.Service) (err error) {
 	if !out.Strategy.Whitelists() {
-		return s.noAuth(path, &f.authFile)
+		return s.noAuth(path, &f.AuthKeys)
 	}
 	if out.Admission == policy.OnConfirm {
 		return s.fail(path+".admission", "on-confirm is of the strategy split: the server's agent has no part in %s", f.Strategy)
@@ -40,7 +40,7 @@ func (s *source) serviceAuth(path string, f *serviceFile, out *policy.Service) (
 		return s.fail(path+".probes", "probes are of the strategy split: the server's agent has no part in %s", f.Strategy)
 	}
 	a := &out.Auth
-	if a.Time, err = s.duration(path+".auth_time", f.authFile.Time, defaultAuthTime, minAuthTime, maxAuthTime); err != nil {
+	if a.Time, err = s.duration(path+".auth_time", f.AuthKeys.Time, defaultAuthTime, minAuthTime, maxAuthTime); err != nil {
 		return err
 	}
 	if a.Time%time.Second != 0 {
@@ -67,7 +67,7 @@ func (s *source) serviceAuth(path string, f *serviceFile, out *policy.Service) (
 }
 
 // noAuth refuses keys that would say nothing.
-func (s *source) noAuth(path string, f *authFile) error {
+func (s *source) noAuth(path string, f *AuthKeys) error {
 	for key, given := range map[string]bool{
 		"auth_time": f.Time != "", "auth_syns": f.SYNs != nil, "auth_unfinished": f.Unfinished != nil,
 		"auth_prefix4": f.Prefix4 != nil, "auth_prefix6": f.Prefix6 != nil,

@@ -115,7 +115,7 @@ type serviceFile struct {
 	Admission string `yaml:"admission"`
 	Probes    *int   `yaml:"probes"`
 
-	authFile `yaml:",inline"`
+	AuthKeys `yaml:",inline"`
 }
 
 // ReadEdge reads and checks an edge's file. Interfaces must exist.
