@@ -119,8 +119,12 @@ type kernelService struct {
 	Silent          uint8
 	Admission       uint8
 	Strategy        uint8
-	Pad             [2]uint8
+	AuthPrefix4     uint8
+	AuthPrefix6     uint8
 	ProbeIntervalNs uint32
+	AuthSeconds     uint32
+	AuthIntervalNs  uint32
+	AuthUnfinished  uint32
 }
 
 type kernelServiceMemo struct {
@@ -130,6 +134,22 @@ type kernelServiceMemo struct {
 	Port    uint16
 	Found   uint16
 	V6      uint32
+}
+
+type kernelWhitelistKey struct {
+	_       structs.HostLayout
+	Source  [4]uint32
+	Service uint16
+	V6      uint8
+	Pad     uint8
+}
+
+type kernelWhitelisted struct {
+	_          structs.HostLayout
+	UntilNs    uint64
+	SpentNs    uint64
+	Unfinished uint32
+	Pad        uint32
 }
 
 // Names of all BPF objects in the ELF.
@@ -155,6 +175,7 @@ const (
 	kernelMapRoutePorts       = "route_ports"
 	kernelMapServiceMemos     = "service_memos"
 	kernelMapServices         = "services"
+	kernelMapWhitelist        = "whitelist"
 	kernelProgFloor54         = "floor_54"
 	kernelProgFloor74         = "floor_74"
 	kernelProgFloor94         = "floor_94"
@@ -173,6 +194,7 @@ const (
 	kernelVarMultiBuffer      = "multi_buffer"
 	kernelVarOwnTags          = "own_tags"
 	kernelVarPattern          = "pattern"
+	kernelVarStrategies       = "strategies"
 )
 
 // loadKernel returns the embedded CollectionSpec for kernel.
@@ -251,6 +273,7 @@ type kernelMapSpecs struct {
 	RoutePorts   *ebpf.MapSpec `ebpf:"route_ports"`
 	ServiceMemos *ebpf.MapSpec `ebpf:"service_memos"`
 	Services     *ebpf.MapSpec `ebpf:"services"`
+	Whitelist    *ebpf.MapSpec `ebpf:"whitelist"`
 }
 
 // kernelVariableSpecs contains global variables before they are loaded into the kernel.
@@ -266,6 +289,7 @@ type kernelVariableSpecs struct {
 	MultiBuffer      *ebpf.VariableSpec `ebpf:"multi_buffer"`
 	OwnTags          *ebpf.VariableSpec `ebpf:"own_tags"`
 	Pattern          *ebpf.VariableSpec `ebpf:"pattern"`
+	Strategies       *ebpf.VariableSpec `ebpf:"strategies"`
 }
 
 // kernelObjects contains all objects after they have been loaded into the kernel.
@@ -307,6 +331,7 @@ type kernelMaps struct {
 	RoutePorts   *ebpf.Map `ebpf:"route_ports"`
 	ServiceMemos *ebpf.Map `ebpf:"service_memos"`
 	Services     *ebpf.Map `ebpf:"services"`
+	Whitelist    *ebpf.Map `ebpf:"whitelist"`
 }
 
 func (m *kernelMaps) Close() error {
@@ -330,6 +355,7 @@ func (m *kernelMaps) Close() error {
 		m.RoutePorts,
 		m.ServiceMemos,
 		m.Services,
+		m.Whitelist,
 	)
 }
 
@@ -346,6 +372,7 @@ type kernelVariables struct {
 	MultiBuffer      *ebpf.Variable `ebpf:"multi_buffer"`
 	OwnTags          *ebpf.Variable `ebpf:"own_tags"`
 	Pattern          *ebpf.Variable `ebpf:"pattern"`
+	Strategies       *ebpf.Variable `ebpf:"strategies"`
 }
 
 // kernelPrograms contains all programs after they have been loaded into the kernel.
