@@ -42,17 +42,31 @@ INLINE int answer_back(struct xdp_md *ctx, const struct packet *p, const struct 
 	return answer_send(ctx, id, verdict);
 }
 
+/* What becomes of a SYN; an answer is made with the key in *slot. */
+INLINE enum verdict answer_verdict(const struct xdp_md *ctx, const struct packet *p,
+				   const struct service *service, const struct moment *now,
+				   const struct key_slot **slot)
+{
+	*slot = key_of(service->domain, now->epoch);
+	if (!*slot) /* the service says whether to fail open or closed */
+		return service->keys_end == KEYS_END_PASS ? VERDICT_PASS_NO_KEY :
+							    VERDICT_DROP_NO_KEY;
+	if (source_is_bad(&p->flow) || sent_to_many(ctx))
+		return VERDICT_DROP_BAD_SOURCE;
+	return VERDICT_ANSWER_SYN;
+}
+
 INLINE int answer(struct xdp_md *ctx, const struct packet *p, const struct service *service, u32 id,
 		  const struct moment *now)
 {
-	const struct key_slot *slot = key_of(service->domain, now->epoch);
+	const struct key_slot *slot;
+	enum verdict verdict = answer_verdict(ctx, p, service, now, &slot);
 	struct tcp_options o;
 
-	if (!slot) /* the service says whether to fail open or closed */
-		return service->keys_end == KEYS_END_PASS ? pass(ctx, p, id, VERDICT_PASS_NO_KEY) :
-							    drop(id, VERDICT_DROP_NO_KEY);
-	if (source_is_bad(&p->flow) || sent_to_many(ctx))
-		return drop(id, VERDICT_DROP_BAD_SOURCE);
+	if (verdict == VERDICT_PASS_NO_KEY)
+		return pass(ctx, p, id, verdict);
+	if (verdict != VERDICT_ANSWER_SYN)
+		return drop(id, verdict);
 	answer_options(ctx, p, service, &o);
 	struct synack s = {
 		.cookie = cookie_make(slot, &p->flow, p->seq, options_code(&o, p->flow.v6)),

@@ -11,6 +11,7 @@
 #define SMARTCOOKIE_AUTH_H
 
 #include "answer.h"
+#include "modes.h"
 #include "whitelist.h"
 
 /* Whether any service has another strategy than split; set when loading. */
@@ -45,26 +46,49 @@ INLINE int auth_answer_full(struct xdp_md *ctx, const struct packet *p,
 	return answer_send(ctx, id, VERDICT_ANSWER_SYN);
 }
 
-INLINE int auth_answer_rst(struct xdp_md *ctx, const struct packet *p,
-			   const struct service *service, u32 id, const struct moment *now)
-{
-	const struct key_slot *slot = key_of(service->domain, now->epoch);
-
-	if (!slot) /* the service says whether to fail open or closed */
-		return service->keys_end == KEYS_END_PASS ? pass(ctx, p, id, VERDICT_PASS_NO_KEY) :
-							    drop(id, VERDICT_DROP_NO_KEY);
-	struct back b = { .ack = challenge_make(slot, &p->flow, p->seq), .flags = TCP_ACK };
-	return answer_back(ctx, p, &b, id, VERDICT_ANSWER_CHALLENGE);
-}
-
 /* An earlier connection of the flow may be in the filter. Then the ACK of a
  * handshake with us would go on to the server, but a RST does not. */
 INLINE bool auth_uses_rst(const struct packet *p, const struct service *service,
-			  const struct moment *now)
+			  const struct key_slot *slot)
 {
-	if (service->strategy == STRATEGY_AUTH_RST)
-		return true;
-	return filter_has(&p->flow) && key_of(service->domain, now->epoch);
+	return service->strategy == STRATEGY_AUTH_RST || (slot && filter_has(&p->flow));
+}
+
+/* What becomes of a SYN whose source is not whitelisted; a challenge is made
+ * with the key in *slot. */
+INLINE enum verdict auth_verdict(const struct xdp_md *ctx, const struct packet *p,
+				 const struct service *service, const struct moment *now,
+				 const struct key_slot **slot)
+{
+	enum verdict verdict = answer_verdict(ctx, p, service, now, slot);
+
+	if (!*slot && service->strategy == STRATEGY_AUTH_FULL) /* it needs none */
+		verdict = source_is_bad(&p->flow) || sent_to_many(ctx) ? VERDICT_DROP_BAD_SOURCE :
+									 VERDICT_ANSWER_SYN;
+	if (verdict == VERDICT_ANSWER_SYN && auth_uses_rst(p, service, *slot))
+		return VERDICT_ANSWER_CHALLENGE;
+	return verdict;
+}
+
+/* A SYN whose source is not whitelisted. */
+INLINE int auth_challenge(struct xdp_md *ctx, const struct packet *p, const struct service *service,
+			  u32 id, const struct moment *now)
+{
+	const struct key_slot *slot;
+	enum verdict verdict = auth_verdict(ctx, p, service, now, &slot);
+
+	if (verdict == VERDICT_PASS_NO_KEY)
+		return pass(ctx, p, id, verdict);
+	if (verdict == VERDICT_ANSWER_CHALLENGE && slot) {
+		struct back b = { .ack = challenge_make(slot, &p->flow, p->seq), .flags = TCP_ACK };
+
+		return answer_back(ctx, p, &b, id, verdict);
+	}
+	if (verdict != VERDICT_ANSWER_SYN)
+		return drop(id, verdict);
+	if (service->strategy == STRATEGY_AUTH_FULL)
+		return auth_answer_full(ctx, p, service, id);
+	return answer(ctx, p, service, id, now);
 }
 
 /* A SYN: of a whitelisted source to the server, of another one challenged. */
@@ -79,13 +103,7 @@ GLOBAL int auth_open(struct xdp_md *ctx, struct packet *p, const struct service 
 		return pass(ctx, p, id, verdict);
 	if (verdict == VERDICT_DROP_SYN_RATE)
 		return drop(id, verdict);
-	if (source_is_bad(&p->flow) || sent_to_many(ctx))
-		return drop(id, VERDICT_DROP_BAD_SOURCE);
-	if (auth_uses_rst(p, service, &now))
-		return auth_answer_rst(ctx, p, service, id, &now);
-	if (service->strategy == STRATEGY_AUTH_FULL)
-		return auth_answer_full(ctx, p, service, id);
-	return answer(ctx, p, service, id, &now);
+	return auth_challenge(ctx, p, service, id, &now);
 }
 
 /* Whether a packet shows that its sender has received the challenge. */
@@ -114,11 +132,14 @@ GLOBAL int auth_doubtful(struct xdp_md *ctx, struct packet *p, const struct serv
 		return XDP_DROP; /* cannot be: the verifier's doubt */
 	struct moment now = moment_now();
 
+	if (flags_fault(p->flags) != VERDICT_PASS_OTHER)
+		return AUTH_UNKNOWN;
 	if (auth_proves(p, service, &now)) {
 		if (source_is_bad(&p->flow) || sent_to_many(ctx))
 			return drop(id, VERDICT_DROP_BAD_SOURCE);
 		if (!whitelist_add(&p->flow, service, id, now.monotonic_ns))
 			return drop(id, VERDICT_DROP_WHITELIST_FULL); /* the client tries again */
+		tally_finished(id);
 		if (p->flags & TCP_RST)
 			return drop(id, VERDICT_DROP_CHALLENGED);
 		struct back reset = back_reset(p->ack);
@@ -127,8 +148,10 @@ GLOBAL int auth_doubtful(struct xdp_md *ctx, struct packet *p, const struct serv
 	if (!flags_acknowledge(p->flags) && filter_has(&p->flow))
 		return AUTH_UNKNOWN;
 	if (!(p->flags & TCP_SYN) && whitelist_finishes(p, service, id)) {
-		if (!(p->flags & TCP_RST))
+		if (!(p->flags & TCP_RST)) {
+			tally_finished(id);
 			filter_add(&p->flow);
+		}
 		return pass(ctx, p, id, VERDICT_PASS_FINISHED);
 	}
 	return AUTH_UNKNOWN;

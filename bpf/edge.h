@@ -15,6 +15,7 @@
 #include "auth.h"
 #include "filter.h"
 #include "forward.h"
+#include "modes.h"
 #include "relay.h"
 
 /* Below two tags a host's kernel makes no connection from a cookie. */
@@ -44,6 +45,25 @@ INLINE const struct service *edge_service(const struct packet *p, const struct m
 	return service;
 }
 
+/* What would become of a SYN. A monitored service's packets come here and never
+ * to what answers, challenges or drops: nothing but a count can come of it. */
+NOINLINE u32 open_foretold(const struct xdp_md *ctx, const struct packet *p,
+			   const struct service *service, u32 stance)
+{
+	struct moment now = moment_now();
+	const struct key_slot *slot;
+
+	if (!ctx || !p || !service)
+		return VERDICT_PASS_OTHER; /* cannot be: the verifier's doubt */
+	if (stance & STANCE_STOPS)
+		return VERDICT_DROP_SILENT;
+	if (stance & STANCE_CLOSED)
+		return VERDICT_DROP_CLOSED_PORT;
+	if (strategy_whitelists(strategy_of(service)))
+		return auth_verdict(ctx, p, service, &now, &slot);
+	return answer_verdict(ctx, p, service, &now, &slot);
+}
+
 GLOBAL int edge_open(struct xdp_md *ctx, struct packet *p)
 {
 	if (!p)
@@ -55,6 +75,16 @@ GLOBAL int edge_open(struct xdp_md *ctx, struct packet *p)
 
 	if (!service)
 		return pass(ctx, p, id, passes);
+	if (UNLIKELY(service->mode != MODE_ALWAYS)) {
+		enum conduct conduct = service_conduct(service, id, &now);
+
+		tally_syn(id, &p->flow);
+		if (conduct == CONDUCT_MONITORS)
+			return pass(ctx, p, id,
+				    (enum verdict)open_foretold(ctx, p, service, stance));
+		if (conduct > CONDUCT_MONITORS) /* fail open: there is no flood */
+			return pass(ctx, p, id, VERDICT_PASS_PASSIVE);
+	}
 	if (UNLIKELY(stance &
 		     (STANCE_STOPS | STANCE_CLOSED))) /* no answer: the client asks again */
 		return drop(id,
@@ -69,6 +99,60 @@ GLOBAL int edge_open(struct xdp_md *ctx, struct packet *p)
 	}
 }
 
+/* What is decided of a packet, before anything is done to it. */
+enum action { ACTION_PASS, ACTION_DROP, ACTION_RELAY };
+
+struct decision {
+	enum verdict verdict;
+	enum action action;
+};
+
+INLINE struct decision decided(enum action action, enum verdict verdict)
+{
+	return (struct decision){ .verdict = verdict, .action = action };
+}
+
+/* Of a valid cookie. */
+INLINE struct decision decide_admitted(const struct packet *p, const struct service *service,
+				       u32 id, u32 stance, const struct moment *now)
+{
+	if (UNLIKELY(service->mode != MODE_ALWAYS) && !filter_has(&p->flow))
+		tally_finished(id);
+	if (UNLIKELY(admits_on_confirm(service, stance)))
+		return setup_due(id, now->monotonic_ns) ?
+			       decided(ACTION_RELAY, VERDICT_SENT_SETUP) :
+			       decided(ACTION_DROP, VERDICT_DROP_BUSY);
+	filter_add(&p->flow);
+	return decided(ACTION_PASS, VERDICT_PASS_COOKIE);
+}
+
+INLINE struct decision decide_doubtful(struct xdp_md *ctx, const struct packet *p,
+				       const struct service *service, u32 id, u32 stance,
+				       const struct moment *now, enum conduct conduct)
+{
+	enum verdict fault = flags_fault(p->flags);
+
+	if (fault != VERDICT_PASS_OTHER)
+		return decided(ACTION_DROP, fault);
+	if (!flags_acknowledge(p->flags) && filter_has(&p->flow)) /* RST; SYN-ACK to the inside */
+		return decided(ACTION_PASS, VERDICT_PASS_VERIFIED);
+	if (!strategy_whitelists(strategy_of(service)) && cookie_admits(p, service, now))
+		return decide_admitted(p, service, id, stance, now);
+	if (now->learning || stance & STANCE_LEARNS ||
+	    conduct == CONDUCT_LEARNS) /* fail open: it may be a connection older than we are */
+		return decided(ACTION_PASS, VERDICT_PASS_LEARNING);
+	if (keys_end_passes(service, now))
+		return decided(ACTION_PASS, VERDICT_PASS_NO_KEY);
+	if (forward_mode == FORWARD_LOCAL && socket_exists(ctx, p)) {
+		filter_add(&p->flow);
+		return decided(ACTION_PASS, VERDICT_PASS_SOCKET);
+	}
+	if (UNLIKELY(service->probe_interval_ns) && flags_acknowledge(p->flags) &&
+	    probe_due(id, service->probe_interval_ns, now->monotonic_ns))
+		return decided(ACTION_RELAY, VERDICT_SENT_PROBE);
+	return decided(ACTION_DROP, unverified_verdict(p, service, now));
+}
+
 /* Neither a SYN nor, if it has an ACK, in the filter: the cookie decides. */
 GLOBAL int edge_doubtful(struct xdp_md *ctx, struct packet *p)
 {
@@ -81,50 +165,44 @@ GLOBAL int edge_doubtful(struct xdp_md *ctx, struct packet *p)
 
 	if (!service)
 		return pass(ctx, p, id, passes);
-	enum verdict fault = flags_fault(p->flags);
-	if (fault != VERDICT_PASS_OTHER)
-		return drop(id, fault);
-	bool whitelists = strategy_whitelists(strategy_of(service));
-	if (whitelists) {
+	enum conduct conduct = service_conduct(service, id, &now);
+	if (UNLIKELY(conduct == CONDUCT_PASSES)) /* fail open: there is no flood */
+		return pass(ctx, p, id, VERDICT_PASS_PASSIVE);
+	if (strategy_whitelists(strategy_of(service)) && conduct != CONDUCT_MONITORS) {
 		int action = auth_doubtful(ctx, p, service, id);
 
 		if (action != AUTH_UNKNOWN)
 			return action;
 	}
-	if (!flags_acknowledge(p->flags) && filter_has(&p->flow)) /* RST; SYN-ACK to the inside */
-		return pass(ctx, p, id, VERDICT_PASS_VERIFIED);
-	if (!whitelists && cookie_admits(p, service, &now)) {
-		if (UNLIKELY(admits_on_confirm(service, stance)))
-			return setup_due(id, now.monotonic_ns) ? relay(ctx, p, id, CONTROL_SETUP) :
-								 drop(id, VERDICT_DROP_BUSY);
-		filter_add(&p->flow);
-		return pass(ctx, p, id, VERDICT_PASS_COOKIE);
-	}
-	if (now.learning ||
-	    stance & STANCE_LEARNS) /* fail open: it may be a connection older than we are */
-		return pass(ctx, p, id, VERDICT_PASS_LEARNING);
-	if (keys_end_passes(service, &now))
-		return pass(ctx, p, id, VERDICT_PASS_NO_KEY);
-	if (forward_mode == FORWARD_LOCAL && socket_exists(ctx, p)) {
-		filter_add(&p->flow);
-		return pass(ctx, p, id, VERDICT_PASS_SOCKET);
-	}
-	if (UNLIKELY(service->probe_interval_ns) && flags_acknowledge(p->flags) &&
-	    probe_due(id, service->probe_interval_ns, now.monotonic_ns))
-		return relay(ctx, p, id, CONTROL_PROBE);
-	return drop(id, unverified_verdict(p, service, &now));
+	struct decision d = decide_doubtful(ctx, p, service, id, stance, &now, conduct);
+	if (d.action == ACTION_PASS || conduct == CONDUCT_MONITORS)
+		return pass(ctx, p, id, d.verdict);
+	if (d.action == ACTION_RELAY)
+		return relay(ctx, p, id,
+			     d.verdict == VERDICT_SENT_SETUP ? CONTROL_SETUP : CONTROL_PROBE);
+	if (UNLIKELY(conduct == CONDUCT_DRAINS))
+		return pass(ctx, p, id, VERDICT_PASS_PASSIVE);
+	return drop(id, d.verdict);
 }
 
-/* Not a whole TCP segment: lost to a protected prefix, untouched elsewhere. */
+/* Not a whole TCP segment: lost to a protected prefix, untouched elsewhere.
+ * Which service it is for cannot be told: it is lost if one there is defended. */
 GLOBAL int edge_unparsed(struct xdp_md *ctx, struct packet *p, enum parsed parsed)
 {
 	if (!p)
 		return XDP_DROP; /* cannot be: the verifier's doubt */
-	if (parsed == PARSED_VLAN_DEPTH)
-		return drop(SERVICE_NONE, VERDICT_DROP_VLAN_DEPTH);
-	if (parsed != PARSED_OTHER && prefix_find(p->flow.destination, p->flow.v6))
-		return drop(SERVICE_NONE, parsed_fault(parsed));
-	return pass(ctx, p, SERVICE_NONE, VERDICT_PASS_OTHER);
+	const struct port_set *set = NULL;
+	enum verdict fault =
+		parsed == PARSED_VLAN_DEPTH ? VERDICT_DROP_VLAN_DEPTH : parsed_fault(parsed);
+	u32 monitored = SERVICE_NONE;
+
+	if (parsed != PARSED_VLAN_DEPTH && parsed != PARSED_OTHER)
+		set = prefix_find(p->flow.destination, p->flow.v6);
+	if (parsed != PARSED_VLAN_DEPTH && !set)
+		return pass(ctx, p, SERVICE_NONE, VERDICT_PASS_OTHER);
+	if (defended_at(set, &monitored))
+		return drop(SERVICE_NONE, fault);
+	return pass(ctx, p, monitored, monitored == SERVICE_NONE ? VERDICT_PASS_OTHER : fault);
 }
 
 INLINE int from_outside(struct xdp_md *ctx)
@@ -156,9 +234,13 @@ INLINE void edge_learn(const struct packet *p)
 	if (filter_fresh(&flow))
 		return;
 	struct moment now = moment_now();
-	if (service_find(p->flow.source, p->flow.v6, (u16)(p->flow.ports >> 16), now.version) !=
-	    SERVICE_NONE)
-		filter_add(&flow);
+	u32 id = service_find(p->flow.source, p->flow.v6, (u16)(p->flow.ports >> 16), now.version) &
+		 STANCE_SERVICE;
+	if (id == SERVICE_NONE)
+		return;
+	if (flags_acknowledge(p->flags) && !filter_has(&flow))
+		tally_finished(id);
+	filter_add(&flow);
 }
 
 INLINE int from_inside(struct xdp_md *ctx)

@@ -30,6 +30,53 @@ type oursControlPeer struct {
 	HeardNs       uint64
 }
 
+type oursDetector struct {
+	_      structs.HostLayout
+	Limits struct {
+		_          structs.HostLayout
+		Syns       uint32
+		Unfinished uint32
+		HalfOpen   uint32
+		CalmMs     uint32
+	}
+	Now struct {
+		_          structs.HostLayout
+		Syns       uint32
+		Unfinished uint32
+		HalfOpen   uint32
+		Cause      uint32
+	}
+	On struct {
+		_          structs.HostLayout
+		Syns       uint32
+		Unfinished uint32
+		HalfOpen   uint32
+		Cause      uint32
+	}
+	Off struct {
+		_          structs.HostLayout
+		Syns       uint32
+		Unfinished uint32
+		HalfOpen   uint32
+		Cause      uint32
+	}
+	SinceNs      uint64
+	CalmFromNs   uint64
+	OnNs         uint64
+	OffNs        uint64
+	Syns         uint64
+	Finished     uint64
+	Slot         uint64
+	SlotSyns     [16]uint32
+	SlotFinished [16]uint32
+	HalfOpen     uint32
+	CalmMs       uint32
+	TimesOn      uint32
+	TimesOff     uint32
+	Phase        uint32
+	Pad          uint32
+}
+
 type oursEpochCache struct {
 	_        structs.HostLayout
 	Epoch    uint64
@@ -127,6 +174,13 @@ type oursService struct {
 	AuthUnfinished  uint32
 }
 
+type oursServiceLabel struct {
+	_    structs.HostLayout
+	Name [64]uint8
+	Mode uint8
+	Pad  [7]uint8
+}
+
 type oursServiceMemo struct {
 	_       structs.HostLayout
 	Version uint64
@@ -134,6 +188,12 @@ type oursServiceMemo struct {
 	Port    uint16
 	Found   uint16
 	V6      uint32
+}
+
+type oursTally struct {
+	_        structs.HostLayout
+	Syns     uint64
+	Finished uint64
 }
 
 type oursWhitelistKey struct {
@@ -162,10 +222,12 @@ const (
 	oursMapCounters         = "counters"
 	oursMapCovered4         = "covered4"
 	oursMapCovered6         = "covered6"
+	oursMapDetectors        = "detectors"
 	oursMapEpochSeen        = "epoch_seen"
 	oursMapFilter           = "filter"
 	oursMapFilterLines      = "filter_lines"
 	oursMapKeys             = "keys"
+	oursMapLabels           = "labels"
 	oursMapListeners        = "listeners"
 	oursMapPortRanges       = "port_ranges"
 	oursMapPrefixes4        = "prefixes4"
@@ -175,6 +237,7 @@ const (
 	oursMapRoutePorts       = "route_ports"
 	oursMapServiceMemos     = "service_memos"
 	oursMapServices         = "services"
+	oursMapTallies          = "tallies"
 	oursMapWhitelist        = "whitelist"
 	oursProgFloor54         = "floor_54"
 	oursProgFloor74         = "floor_74"
@@ -186,6 +249,7 @@ const (
 	oursProgOutside94       = "outside_94"
 	oursProgSwap            = "swap"
 	oursVarAnswerByRedirect = "answer_by_redirect"
+	oursVarCpuCount         = "cpu_count"
 	oursVarFilterSize       = "filter_size"
 	oursVarForwardMode      = "forward_mode"
 	oursVarGenerated        = "generated"
@@ -194,6 +258,7 @@ const (
 	oursVarMultiBuffer      = "multi_buffer"
 	oursVarOwnTags          = "own_tags"
 	oursVarPattern          = "pattern"
+	oursVarServiceCount     = "service_count"
 	oursVarStrategies       = "strategies"
 )
 
@@ -260,10 +325,12 @@ type oursMapSpecs struct {
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
 	Covered4     *ebpf.MapSpec `ebpf:"covered4"`
 	Covered6     *ebpf.MapSpec `ebpf:"covered6"`
+	Detectors    *ebpf.MapSpec `ebpf:"detectors"`
 	EpochSeen    *ebpf.MapSpec `ebpf:"epoch_seen"`
 	Filter       *ebpf.MapSpec `ebpf:"filter"`
 	FilterLines  *ebpf.MapSpec `ebpf:"filter_lines"`
 	Keys         *ebpf.MapSpec `ebpf:"keys"`
+	Labels       *ebpf.MapSpec `ebpf:"labels"`
 	Listeners    *ebpf.MapSpec `ebpf:"listeners"`
 	PortRanges   *ebpf.MapSpec `ebpf:"port_ranges"`
 	Prefixes4    *ebpf.MapSpec `ebpf:"prefixes4"`
@@ -273,6 +340,7 @@ type oursMapSpecs struct {
 	RoutePorts   *ebpf.MapSpec `ebpf:"route_ports"`
 	ServiceMemos *ebpf.MapSpec `ebpf:"service_memos"`
 	Services     *ebpf.MapSpec `ebpf:"services"`
+	Tallies      *ebpf.MapSpec `ebpf:"tallies"`
 	Whitelist    *ebpf.MapSpec `ebpf:"whitelist"`
 }
 
@@ -281,6 +349,7 @@ type oursMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type oursVariableSpecs struct {
 	AnswerByRedirect *ebpf.VariableSpec `ebpf:"answer_by_redirect"`
+	CpuCount         *ebpf.VariableSpec `ebpf:"cpu_count"`
 	FilterSize       *ebpf.VariableSpec `ebpf:"filter_size"`
 	ForwardMode      *ebpf.VariableSpec `ebpf:"forward_mode"`
 	Generated        *ebpf.VariableSpec `ebpf:"generated"`
@@ -289,6 +358,7 @@ type oursVariableSpecs struct {
 	MultiBuffer      *ebpf.VariableSpec `ebpf:"multi_buffer"`
 	OwnTags          *ebpf.VariableSpec `ebpf:"own_tags"`
 	Pattern          *ebpf.VariableSpec `ebpf:"pattern"`
+	ServiceCount     *ebpf.VariableSpec `ebpf:"service_count"`
 	Strategies       *ebpf.VariableSpec `ebpf:"strategies"`
 }
 
@@ -318,10 +388,12 @@ type oursMaps struct {
 	Counters     *ebpf.Map `ebpf:"counters"`
 	Covered4     *ebpf.Map `ebpf:"covered4"`
 	Covered6     *ebpf.Map `ebpf:"covered6"`
+	Detectors    *ebpf.Map `ebpf:"detectors"`
 	EpochSeen    *ebpf.Map `ebpf:"epoch_seen"`
 	Filter       *ebpf.Map `ebpf:"filter"`
 	FilterLines  *ebpf.Map `ebpf:"filter_lines"`
 	Keys         *ebpf.Map `ebpf:"keys"`
+	Labels       *ebpf.Map `ebpf:"labels"`
 	Listeners    *ebpf.Map `ebpf:"listeners"`
 	PortRanges   *ebpf.Map `ebpf:"port_ranges"`
 	Prefixes4    *ebpf.Map `ebpf:"prefixes4"`
@@ -331,6 +403,7 @@ type oursMaps struct {
 	RoutePorts   *ebpf.Map `ebpf:"route_ports"`
 	ServiceMemos *ebpf.Map `ebpf:"service_memos"`
 	Services     *ebpf.Map `ebpf:"services"`
+	Tallies      *ebpf.Map `ebpf:"tallies"`
 	Whitelist    *ebpf.Map `ebpf:"whitelist"`
 }
 
@@ -342,10 +415,12 @@ func (m *oursMaps) Close() error {
 		m.Counters,
 		m.Covered4,
 		m.Covered6,
+		m.Detectors,
 		m.EpochSeen,
 		m.Filter,
 		m.FilterLines,
 		m.Keys,
+		m.Labels,
 		m.Listeners,
 		m.PortRanges,
 		m.Prefixes4,
@@ -355,6 +430,7 @@ func (m *oursMaps) Close() error {
 		m.RoutePorts,
 		m.ServiceMemos,
 		m.Services,
+		m.Tallies,
 		m.Whitelist,
 	)
 }
@@ -364,6 +440,7 @@ func (m *oursMaps) Close() error {
 // It can be passed to loadOursObjects or ebpf.CollectionSpec.LoadAndAssign.
 type oursVariables struct {
 	AnswerByRedirect *ebpf.Variable `ebpf:"answer_by_redirect"`
+	CpuCount         *ebpf.Variable `ebpf:"cpu_count"`
 	FilterSize       *ebpf.Variable `ebpf:"filter_size"`
 	ForwardMode      *ebpf.Variable `ebpf:"forward_mode"`
 	Generated        *ebpf.Variable `ebpf:"generated"`
@@ -372,6 +449,7 @@ type oursVariables struct {
 	MultiBuffer      *ebpf.Variable `ebpf:"multi_buffer"`
 	OwnTags          *ebpf.Variable `ebpf:"own_tags"`
 	Pattern          *ebpf.Variable `ebpf:"pattern"`
+	ServiceCount     *ebpf.Variable `ebpf:"service_count"`
 	Strategies       *ebpf.Variable `ebpf:"strategies"`
 }
 

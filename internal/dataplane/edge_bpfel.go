@@ -83,6 +83,70 @@ const (
 	edgeCookieHashHASH_HALFSIPHASH edgeCookieHash = 2
 )
 
+type edgeDetector struct {
+	_      structs.HostLayout
+	Limits struct {
+		_          structs.HostLayout
+		Syns       uint32
+		Unfinished uint32
+		HalfOpen   uint32
+		CalmMs     uint32
+	}
+	Now struct {
+		_          structs.HostLayout
+		Syns       uint32
+		Unfinished uint32
+		HalfOpen   uint32
+		Cause      uint32
+	}
+	On struct {
+		_          structs.HostLayout
+		Syns       uint32
+		Unfinished uint32
+		HalfOpen   uint32
+		Cause      uint32
+	}
+	Off struct {
+		_          structs.HostLayout
+		Syns       uint32
+		Unfinished uint32
+		HalfOpen   uint32
+		Cause      uint32
+	}
+	SinceNs      uint64
+	CalmFromNs   uint64
+	OnNs         uint64
+	OffNs        uint64
+	Syns         uint64
+	Finished     uint64
+	Slot         uint64
+	SlotSyns     [16]uint32
+	SlotFinished [16]uint32
+	HalfOpen     uint32
+	CalmMs       uint32
+	TimesOn      uint32
+	TimesOff     uint32
+	Phase        uint32
+	Pad          uint32
+}
+
+type edgeDetectorCause uint32
+
+const (
+	edgeDetectorCauseCAUSE_SYNS       edgeDetectorCause = 1
+	edgeDetectorCauseCAUSE_UNFINISHED edgeDetectorCause = 2
+	edgeDetectorCauseCAUSE_HALF_OPEN  edgeDetectorCause = 4
+)
+
+type edgeDetectorPhase uint32
+
+const (
+	edgeDetectorPhaseDETECTOR_PASSIVE edgeDetectorPhase = 0
+	edgeDetectorPhaseDETECTOR_GRACE   edgeDetectorPhase = 1
+	edgeDetectorPhaseDETECTOR_ACTIVE  edgeDetectorPhase = 2
+	edgeDetectorPhaseDETECTOR_LEAVING edgeDetectorPhase = 3
+)
+
 type edgeEpochCache struct {
 	_        structs.HostLayout
 	Epoch    uint64
@@ -212,6 +276,13 @@ type edgeService struct {
 	AuthUnfinished  uint32
 }
 
+type edgeServiceLabel struct {
+	_    structs.HostLayout
+	Name [64]uint8
+	Mode uint8
+	Pad  [7]uint8
+}
+
 type edgeServiceLimits uint32
 
 const (
@@ -234,8 +305,11 @@ type edgeServiceMemo struct {
 type edgeServiceMode uint32
 
 const (
-	edgeServiceModeMODE_OFF    edgeServiceMode = 0
-	edgeServiceModeMODE_ALWAYS edgeServiceMode = 1
+	edgeServiceModeMODE_OFF      edgeServiceMode = 0
+	edgeServiceModeMODE_ALWAYS   edgeServiceMode = 1
+	edgeServiceModeMODE_MONITOR  edgeServiceMode = 2
+	edgeServiceModeMODE_AUTO     edgeServiceMode = 3
+	edgeServiceModeMODE_STARTING edgeServiceMode = 4
 )
 
 type edgeServiceOption uint32
@@ -255,6 +329,12 @@ const (
 	edgeSilentPolicySILENT_STOP edgeSilentPolicy = 2
 )
 
+type edgeTally struct {
+	_        structs.HostLayout
+	Syns     uint64
+	Finished uint64
+}
+
 type edgeTicking struct {
 	_     structs.HostLayout
 	Timer struct {
@@ -263,6 +343,8 @@ type edgeTicking struct {
 	}
 	FromNs uint64
 	Passed uint64
+	Looked uint32
+	Pad    uint32
 }
 
 type edgeTransmitFailure uint32
@@ -333,14 +415,15 @@ const (
 	edgeVerdictVERDICT_DROP_TOO_LONG          edgeVerdict = 52
 	edgeVerdictVERDICT_HOLD_EARLY             edgeVerdict = 53
 	edgeVerdictVERDICT_PASS_UNPROVEN          edgeVerdict = 54
-	edgeVerdictVERDICT_ANSWER_CHALLENGE       edgeVerdict = 55
-	edgeVerdictVERDICT_ANSWER_RESET           edgeVerdict = 56
-	edgeVerdictVERDICT_DROP_CHALLENGED        edgeVerdict = 57
-	edgeVerdictVERDICT_PASS_WHITELISTED       edgeVerdict = 58
-	edgeVerdictVERDICT_PASS_FINISHED          edgeVerdict = 59
-	edgeVerdictVERDICT_DROP_SYN_RATE          edgeVerdict = 60
-	edgeVerdictVERDICT_DROP_WHITELIST_FULL    edgeVerdict = 61
-	edgeVerdictVERDICT_COUNT                  edgeVerdict = 62
+	edgeVerdictVERDICT_PASS_PASSIVE           edgeVerdict = 55
+	edgeVerdictVERDICT_ANSWER_CHALLENGE       edgeVerdict = 56
+	edgeVerdictVERDICT_ANSWER_RESET           edgeVerdict = 57
+	edgeVerdictVERDICT_DROP_CHALLENGED        edgeVerdict = 58
+	edgeVerdictVERDICT_PASS_WHITELISTED       edgeVerdict = 59
+	edgeVerdictVERDICT_PASS_FINISHED          edgeVerdict = 60
+	edgeVerdictVERDICT_DROP_SYN_RATE          edgeVerdict = 61
+	edgeVerdictVERDICT_DROP_WHITELIST_FULL    edgeVerdict = 62
+	edgeVerdictVERDICT_COUNT                  edgeVerdict = 63
 	edgeVerdictVERDICT_STRIDE                 edgeVerdict = 128
 )
 
@@ -371,11 +454,13 @@ const (
 	edgeMapCounters           = "counters"
 	edgeMapCovered4           = "covered4"
 	edgeMapCovered6           = "covered6"
+	edgeMapDetectors          = "detectors"
 	edgeMapDevices            = "devices"
 	edgeMapEpochSeen          = "epoch_seen"
 	edgeMapFilter             = "filter"
 	edgeMapFilterLines        = "filter_lines"
 	edgeMapKeys               = "keys"
+	edgeMapLabels             = "labels"
 	edgeMapListeners          = "listeners"
 	edgeMapMaster             = "master"
 	edgeMapPortRanges         = "port_ranges"
@@ -386,6 +471,7 @@ const (
 	edgeMapRoutePorts         = "route_ports"
 	edgeMapServiceMemos       = "service_memos"
 	edgeMapServices           = "services"
+	edgeMapTallies            = "tallies"
 	edgeMapTicker             = "ticker"
 	edgeMapTransmitFailures   = "transmit_failures"
 	edgeMapWhitelist          = "whitelist"
@@ -400,6 +486,7 @@ const (
 	edgeProgTransmitProbe     = "transmit_probe"
 	edgeProgTransmitRedirect  = "transmit_redirect"
 	edgeVarAnswerByRedirect   = "answer_by_redirect"
+	edgeVarCpuCount           = "cpu_count"
 	edgeVarFilterSize         = "filter_size"
 	edgeVarForwardMode        = "forward_mode"
 	edgeVarGenerated          = "generated"
@@ -407,6 +494,7 @@ const (
 	edgeVarLinkLength         = "link_length"
 	edgeVarMultiBuffer        = "multi_buffer"
 	edgeVarOwnTags            = "own_tags"
+	edgeVarServiceCount       = "service_count"
 	edgeVarStrategies         = "strategies"
 	edgeVarSweepLineNs        = "sweep_line_ns"
 )
@@ -476,11 +564,13 @@ type edgeMapSpecs struct {
 	Counters         *ebpf.MapSpec `ebpf:"counters"`
 	Covered4         *ebpf.MapSpec `ebpf:"covered4"`
 	Covered6         *ebpf.MapSpec `ebpf:"covered6"`
+	Detectors        *ebpf.MapSpec `ebpf:"detectors"`
 	Devices          *ebpf.MapSpec `ebpf:"devices"`
 	EpochSeen        *ebpf.MapSpec `ebpf:"epoch_seen"`
 	Filter           *ebpf.MapSpec `ebpf:"filter"`
 	FilterLines      *ebpf.MapSpec `ebpf:"filter_lines"`
 	Keys             *ebpf.MapSpec `ebpf:"keys"`
+	Labels           *ebpf.MapSpec `ebpf:"labels"`
 	Listeners        *ebpf.MapSpec `ebpf:"listeners"`
 	Master           *ebpf.MapSpec `ebpf:"master"`
 	PortRanges       *ebpf.MapSpec `ebpf:"port_ranges"`
@@ -491,6 +581,7 @@ type edgeMapSpecs struct {
 	RoutePorts       *ebpf.MapSpec `ebpf:"route_ports"`
 	ServiceMemos     *ebpf.MapSpec `ebpf:"service_memos"`
 	Services         *ebpf.MapSpec `ebpf:"services"`
+	Tallies          *ebpf.MapSpec `ebpf:"tallies"`
 	Ticker           *ebpf.MapSpec `ebpf:"ticker"`
 	TransmitFailures *ebpf.MapSpec `ebpf:"transmit_failures"`
 	Whitelist        *ebpf.MapSpec `ebpf:"whitelist"`
@@ -501,6 +592,7 @@ type edgeMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type edgeVariableSpecs struct {
 	AnswerByRedirect *ebpf.VariableSpec `ebpf:"answer_by_redirect"`
+	CpuCount         *ebpf.VariableSpec `ebpf:"cpu_count"`
 	FilterSize       *ebpf.VariableSpec `ebpf:"filter_size"`
 	ForwardMode      *ebpf.VariableSpec `ebpf:"forward_mode"`
 	Generated        *ebpf.VariableSpec `ebpf:"generated"`
@@ -508,6 +600,7 @@ type edgeVariableSpecs struct {
 	LinkLength       *ebpf.VariableSpec `ebpf:"link_length"`
 	MultiBuffer      *ebpf.VariableSpec `ebpf:"multi_buffer"`
 	OwnTags          *ebpf.VariableSpec `ebpf:"own_tags"`
+	ServiceCount     *ebpf.VariableSpec `ebpf:"service_count"`
 	Strategies       *ebpf.VariableSpec `ebpf:"strategies"`
 	SweepLineNs      *ebpf.VariableSpec `ebpf:"sweep_line_ns"`
 }
@@ -539,11 +632,13 @@ type edgeMaps struct {
 	Counters         *ebpf.Map `ebpf:"counters"`
 	Covered4         *ebpf.Map `ebpf:"covered4"`
 	Covered6         *ebpf.Map `ebpf:"covered6"`
+	Detectors        *ebpf.Map `ebpf:"detectors"`
 	Devices          *ebpf.Map `ebpf:"devices"`
 	EpochSeen        *ebpf.Map `ebpf:"epoch_seen"`
 	Filter           *ebpf.Map `ebpf:"filter"`
 	FilterLines      *ebpf.Map `ebpf:"filter_lines"`
 	Keys             *ebpf.Map `ebpf:"keys"`
+	Labels           *ebpf.Map `ebpf:"labels"`
 	Listeners        *ebpf.Map `ebpf:"listeners"`
 	Master           *ebpf.Map `ebpf:"master"`
 	PortRanges       *ebpf.Map `ebpf:"port_ranges"`
@@ -554,6 +649,7 @@ type edgeMaps struct {
 	RoutePorts       *ebpf.Map `ebpf:"route_ports"`
 	ServiceMemos     *ebpf.Map `ebpf:"service_memos"`
 	Services         *ebpf.Map `ebpf:"services"`
+	Tallies          *ebpf.Map `ebpf:"tallies"`
 	Ticker           *ebpf.Map `ebpf:"ticker"`
 	TransmitFailures *ebpf.Map `ebpf:"transmit_failures"`
 	Whitelist        *ebpf.Map `ebpf:"whitelist"`
@@ -568,11 +664,13 @@ func (m *edgeMaps) Close() error {
 		m.Counters,
 		m.Covered4,
 		m.Covered6,
+		m.Detectors,
 		m.Devices,
 		m.EpochSeen,
 		m.Filter,
 		m.FilterLines,
 		m.Keys,
+		m.Labels,
 		m.Listeners,
 		m.Master,
 		m.PortRanges,
@@ -583,6 +681,7 @@ func (m *edgeMaps) Close() error {
 		m.RoutePorts,
 		m.ServiceMemos,
 		m.Services,
+		m.Tallies,
 		m.Ticker,
 		m.TransmitFailures,
 		m.Whitelist,
@@ -594,6 +693,7 @@ func (m *edgeMaps) Close() error {
 // It can be passed to loadEdgeObjects or ebpf.CollectionSpec.LoadAndAssign.
 type edgeVariables struct {
 	AnswerByRedirect *ebpf.Variable `ebpf:"answer_by_redirect"`
+	CpuCount         *ebpf.Variable `ebpf:"cpu_count"`
 	FilterSize       *ebpf.Variable `ebpf:"filter_size"`
 	ForwardMode      *ebpf.Variable `ebpf:"forward_mode"`
 	Generated        *ebpf.Variable `ebpf:"generated"`
@@ -601,6 +701,7 @@ type edgeVariables struct {
 	LinkLength       *ebpf.Variable `ebpf:"link_length"`
 	MultiBuffer      *ebpf.Variable `ebpf:"multi_buffer"`
 	OwnTags          *ebpf.Variable `ebpf:"own_tags"`
+	ServiceCount     *ebpf.Variable `ebpf:"service_count"`
 	Strategies       *ebpf.Variable `ebpf:"strategies"`
 	SweepLineNs      *ebpf.Variable `ebpf:"sweep_line_ns"`
 }

@@ -208,6 +208,9 @@ func variants(s wire.Source, inside bool) [][]byte {
 		p = proven(s.Rand, p)
 	}
 	frames := [][]byte{p.Frame()}
+	if !inside && p.Flags&(wire.SYN|wire.ACK) == wire.SYN { // what ends the handshake, if the SYN passes
+		frames = append(frames, flagged(p, wire.ACK).Frame())
+	}
 	for range 3 {
 		frames = append(frames, s.Mutate(slices.Clone(frames[0])))
 	}
