@@ -98,6 +98,18 @@ INLINE bool cookie_admits(const struct packet *p, const struct service *service,
 	       cookie_find(&p->flow, p->seq - 1, p->ack - 1, now, service->domain, false, &code);
 }
 
+/* Of a proxied service the window is closed at first. Where the client's ACK was lost
+ * and he has something to send, his first packet asks for the window, with his ISN
+ * for its number. A stranger's guess counts twice. */
+INLINE bool window_question_admits(const struct packet *p, const struct service *service,
+				   const struct moment *now)
+{
+	u32 code;
+
+	return service->strategy == STRATEGY_PROXY && flags_acknowledge(p->flags) &&
+	       cookie_find(&p->flow, p->seq, p->ack - 1, now, service->domain, false, &code);
+}
+
 /* Host shape: what the filter does not know, the kernel may: a connection
  * that is older than we are, idle for long, or opened from here. */
 INLINE bool socket_exists(struct xdp_md *ctx, const struct packet *p)

@@ -656,6 +656,18 @@ enum verdict {
 	/* edge: modes */
 	VERDICT_PASS_PASSIVE,          /* auto, and there is no flood */
 
+	/* host, with the kernel's own cookies */
+	VERDICT_PASS_CALM,             /* no port that it could concern is in flood mode */
+	VERDICT_PASS_NO_COOKIE,        /* the kernel gives or judges no cookie: it takes the packet */
+	VERDICT_PASS_NO_LISTENER,      /* nobody listens: the kernel answers */
+	VERDICT_PASS_BEHIND,           /* follows a valid cookie whose connection is being made */
+	VERDICT_DROP_ACCEPT_FULL,      /* SYN to a listener that cannot take connections */
+
+	/* edge: proxy */
+	VERDICT_PASS_OPENED,           /* the server's SYN-ACK, as the client's window update */
+	VERDICT_SENT_SYN,              /* the server has said nothing: its SYN again */
+	VERDICT_SENT_RESET,            /* and at last the client's RST */
+
 	/* edge: strategies auth-* */
 	VERDICT_ANSWER_CHALLENGE,      /* SYN, answered by a wrong acknowledgement */
 	VERDICT_ANSWER_RESET,          /* met a challenge: its source is whitelisted, it got a RST */

@@ -258,6 +258,7 @@ const (
 	oursVarMultiBuffer      = "multi_buffer"
 	oursVarOwnTags          = "own_tags"
 	oursVarPattern          = "pattern"
+	oursVarProxies          = "proxies"
 	oursVarServiceCount     = "service_count"
 	oursVarStrategies       = "strategies"
 )
@@ -358,6 +359,7 @@ type oursVariableSpecs struct {
 	MultiBuffer      *ebpf.VariableSpec `ebpf:"multi_buffer"`
 	OwnTags          *ebpf.VariableSpec `ebpf:"own_tags"`
 	Pattern          *ebpf.VariableSpec `ebpf:"pattern"`
+	Proxies          *ebpf.VariableSpec `ebpf:"proxies"`
 	ServiceCount     *ebpf.VariableSpec `ebpf:"service_count"`
 	Strategies       *ebpf.VariableSpec `ebpf:"strategies"`
 }
@@ -449,6 +451,7 @@ type oursVariables struct {
 	MultiBuffer      *ebpf.Variable `ebpf:"multi_buffer"`
 	OwnTags          *ebpf.Variable `ebpf:"own_tags"`
 	Pattern          *ebpf.Variable `ebpf:"pattern"`
+	Proxies          *ebpf.Variable `ebpf:"proxies"`
 	ServiceCount     *ebpf.Variable `ebpf:"service_count"`
 	Strategies       *ebpf.Variable `ebpf:"strategies"`
 }

@@ -27,6 +27,7 @@ type Edge struct {
 	Generation    time.Duration
 	Learn         time.Duration
 	ReturnTraffic bool
+	Proxied       int // connections that the edge itself can stand between
 	Whitelist     int // addresses, for strategies that list them
 	Services      []policy.Service
 	Table         *policy.Table
@@ -79,6 +80,7 @@ type edgeFile struct {
 	Generation    string        `yaml:"generation"`
 	Learn         string        `yaml:"learn"`
 	ReturnTraffic *bool         `yaml:"return_traffic"`
+	Proxied       *int          `yaml:"proxied"`
 	Whitelist     *int          `yaml:"whitelist"`
 	Services      []serviceFile `yaml:"services"`
 
@@ -135,6 +137,7 @@ func ReadEdge(name string) (*Edge, error) {
 		func() error { return c.readWhitelist(src, &f) },
 		func() (err error) { c.Services, c.Table, err = src.services(f.Services); return err },
 		func() error { return c.readControl(src, f.Control) },
+		func() error { return c.readProxy(src, &f) },
 		func() error { return c.checkReturn(src) },
 		func() error { return c.checkRelays(src) },
 	}

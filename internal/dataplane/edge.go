@@ -149,6 +149,7 @@ func (e *Edge) constants() map[string]any {
 		"own_tags":      c.Forward == Local,
 		"service_count": uint32(len(c.Services)),
 		"cpu_count":     uint32(ebpf.MustPossibleCPU()),
+		"proxies":       c.Forward != Local && slices.ContainsFunc(c.Services, policy.Service.Proxied),
 
 		"multi_buffer":       e.multiBuffer(),
 		"answer_by_redirect": slices.ContainsFunc(c.Outside, func(i Interface) bool { return i.Veth }),
@@ -336,8 +337,12 @@ func pinMaps(pins *Pins, all map[string]*ebpf.Map) error {
 }
 
 func (e *Edge) attachXDP(pins *Pins, i Interface, prog *ebpf.Program) error {
+	return attachXDP(pins, e.links, i, prog, e.config.Generic)
+}
+
+func attachXDP(pins *Pins, links map[string]link.Link, i Interface, prog *ebpf.Program, generic bool) error {
 	flags := link.XDPDriverMode
-	if e.config.Generic {
+	if generic {
 		flags = link.XDPGenericMode
 	}
 	name := linkName("xdp", i.Name)
@@ -349,9 +354,9 @@ func (e *Edge) attachXDP(pins *Pins, i Interface, prog *ebpf.Program) error {
 			return link.AttachXDP(link.XDPOptions{Program: prog, Interface: i.Index, Flags: flags})
 		})
 	if err != nil {
-		return fmt.Errorf("attach XDP to %s: %w", i.Name, explainXDP(err, i, e.config.Generic))
+		return fmt.Errorf("attach XDP to %s: %w", i.Name, explainXDP(err, i, generic))
 	}
-	e.links[name] = l
+	links[name] = l
 	return nil
 }
 

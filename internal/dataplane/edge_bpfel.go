@@ -416,14 +416,22 @@ const (
 	edgeVerdictVERDICT_HOLD_EARLY             edgeVerdict = 53
 	edgeVerdictVERDICT_PASS_UNPROVEN          edgeVerdict = 54
 	edgeVerdictVERDICT_PASS_PASSIVE           edgeVerdict = 55
-	edgeVerdictVERDICT_ANSWER_CHALLENGE       edgeVerdict = 56
-	edgeVerdictVERDICT_ANSWER_RESET           edgeVerdict = 57
-	edgeVerdictVERDICT_DROP_CHALLENGED        edgeVerdict = 58
-	edgeVerdictVERDICT_PASS_WHITELISTED       edgeVerdict = 59
-	edgeVerdictVERDICT_PASS_FINISHED          edgeVerdict = 60
-	edgeVerdictVERDICT_DROP_SYN_RATE          edgeVerdict = 61
-	edgeVerdictVERDICT_DROP_WHITELIST_FULL    edgeVerdict = 62
-	edgeVerdictVERDICT_COUNT                  edgeVerdict = 63
+	edgeVerdictVERDICT_PASS_CALM              edgeVerdict = 56
+	edgeVerdictVERDICT_PASS_NO_COOKIE         edgeVerdict = 57
+	edgeVerdictVERDICT_PASS_NO_LISTENER       edgeVerdict = 58
+	edgeVerdictVERDICT_PASS_BEHIND            edgeVerdict = 59
+	edgeVerdictVERDICT_DROP_ACCEPT_FULL       edgeVerdict = 60
+	edgeVerdictVERDICT_PASS_OPENED            edgeVerdict = 61
+	edgeVerdictVERDICT_SENT_SYN               edgeVerdict = 62
+	edgeVerdictVERDICT_SENT_RESET             edgeVerdict = 63
+	edgeVerdictVERDICT_ANSWER_CHALLENGE       edgeVerdict = 64
+	edgeVerdictVERDICT_ANSWER_RESET           edgeVerdict = 65
+	edgeVerdictVERDICT_DROP_CHALLENGED        edgeVerdict = 66
+	edgeVerdictVERDICT_PASS_WHITELISTED       edgeVerdict = 67
+	edgeVerdictVERDICT_PASS_FINISHED          edgeVerdict = 68
+	edgeVerdictVERDICT_DROP_SYN_RATE          edgeVerdict = 69
+	edgeVerdictVERDICT_DROP_WHITELIST_FULL    edgeVerdict = 70
+	edgeVerdictVERDICT_COUNT                  edgeVerdict = 71
 	edgeVerdictVERDICT_STRIDE                 edgeVerdict = 128
 )
 
@@ -494,6 +502,7 @@ const (
 	edgeVarLinkLength         = "link_length"
 	edgeVarMultiBuffer        = "multi_buffer"
 	edgeVarOwnTags            = "own_tags"
+	edgeVarProxies            = "proxies"
 	edgeVarServiceCount       = "service_count"
 	edgeVarStrategies         = "strategies"
 	edgeVarSweepLineNs        = "sweep_line_ns"
@@ -600,6 +609,7 @@ type edgeVariableSpecs struct {
 	LinkLength       *ebpf.VariableSpec `ebpf:"link_length"`
 	MultiBuffer      *ebpf.VariableSpec `ebpf:"multi_buffer"`
 	OwnTags          *ebpf.VariableSpec `ebpf:"own_tags"`
+	Proxies          *ebpf.VariableSpec `ebpf:"proxies"`
 	ServiceCount     *ebpf.VariableSpec `ebpf:"service_count"`
 	Strategies       *ebpf.VariableSpec `ebpf:"strategies"`
 	SweepLineNs      *ebpf.VariableSpec `ebpf:"sweep_line_ns"`
@@ -701,6 +711,7 @@ type edgeVariables struct {
 	LinkLength       *ebpf.Variable `ebpf:"link_length"`
 	MultiBuffer      *ebpf.Variable `ebpf:"multi_buffer"`
 	OwnTags          *ebpf.Variable `ebpf:"own_tags"`
+	Proxies          *ebpf.Variable `ebpf:"proxies"`
 	ServiceCount     *ebpf.Variable `ebpf:"service_count"`
 	Strategies       *ebpf.Variable `ebpf:"strategies"`
 	SweepLineNs      *ebpf.Variable `ebpf:"sweep_line_ns"`

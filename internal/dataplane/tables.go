@@ -242,7 +242,7 @@ var ErrNoAgent = errors.New("no agent is attached")
 // What a daemon has counted of control messages has names of its own.
 func AgentVerdicts(root string) (map[string]map[string]uint64, error) {
 	all := make(map[string]map[string]uint64)
-	for _, agent := range []string{EdgeAgent, ServerAgent} {
+	for _, agent := range agentNames {
 		counters, err := ebpf.LoadPinnedMap(filepath.Join(root, agent, "maps", "counters"), nil)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue

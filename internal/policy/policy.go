@@ -109,7 +109,8 @@ const (
 )
 
 var strategyNames = map[string]Strategy{
-	"split": Split, "auth-cookie": AuthCookie, "auth-full": AuthFull, "auth-rst": AuthRST,
+	"split": Split, "proxy": Proxy,
+	"auth-cookie": AuthCookie, "auth-full": AuthFull, "auth-rst": AuthRST,
 }
 
 // Whitelists says whether the strategy challenges an address once and lets it
@@ -192,6 +193,9 @@ var DefaultDetect = Detect{SYNs: 10_000, Unfinished: 50, HalfOpen: 2048, Calm: 3
 
 // MaxName is the length of a service's name, in bytes.
 const MaxName = 63
+
+// Proxied says whether the edge stands between clients and servers of a service.
+func (s Service) Proxied() bool { return s.Strategy == Proxy }
 
 // OwnedRange is a range of ports that belongs to a service, by its id: its
 // place in the list of services, counted from 1.

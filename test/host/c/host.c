@@ -10,6 +10,8 @@
  *   options V6 FLAGS OFFERED BYTES   decode V6 CODE BYTES
  *   frame BYTES                      answer OFFERED COOKIE TSVAL BYTES
  *   bucket INTERVAL TIME...          (1 for each that got a token, else 0)
+ *   bimodal T1 SYNS T2 MOST EVENT... (MODE:T2 after each; EVENT is s, q or t for
+ *                                     SYN, full queue, a look, and its time)
  *   challenge HASH KEY EPOCH FLOW ISN
  *   returned HASH KEY EPOCH FLOW CHALLENGE
  *   back SEQ ACK FLAGS WINDOW BYTES
@@ -224,6 +226,31 @@ static void run_bucket(void)
 	putchar('\n');
 }
 
+/* What becomes of one port by an event at a time. */
+static void bimodal_event(struct bimodal *b, const struct bimodal_limits *l, char what, u64 now_ns)
+{
+	if (what == 's' && bimodal_count(b, l, now_ns) == SYN_PRESSES)
+		bimodal_press(b, l, now_ns);
+	if (what == 'q')
+		bimodal_press(b, l, now_ns);
+	bimodal_rest(b, now_ns);
+}
+
+static void run_bimodal(void)
+{
+	struct bimodal_limits l = { .window_ns = next_number() };
+	struct bimodal b = {};
+
+	l.syns = (u32)next_number();
+	l.calm_ns = b.calm_ns = next_number();
+	l.calm_most_ns = next_number();
+	for (const char *word; (word = strtok(NULL, " \n"));) {
+		bimodal_event(&b, &l, word[0], strtoull(word + 1, NULL, 0));
+		printf("%u:%llu:%u ", b.mode, (unsigned long long)b.calm_ns, b.changes);
+	}
+	printf("\n");
+}
+
 static void run_decode(void)
 {
 	bool v6 = next_number() != 0;
@@ -332,6 +359,7 @@ static const struct {
 	{ "siphash", run_siphash }, { "halfsiphash", run_halfsiphash }, { "make", run_make },
 	{ "check", run_check },	    { "options", run_options },		{ "decode", run_decode },
 	{ "frame", run_frame },	    { "answer", run_answer },	{ "bucket", run_bucket },
+	{ "bimodal", run_bimodal },
 	{ "challenge", run_challenge }, { "returned", run_returned }, { "back", run_back },
 };
 
