@@ -42,10 +42,12 @@ func TestMonitoredServiceChangesNoPacket(t *testing.T) {
 				e.forget()
 				frame := g.frame()
 				got := e.outside(frame)
-				if got.action != xdpRedirect || !bytes.Equal(got.out, frame) {
+				// What is proxied goes up to the translator, which knows none of it.
+				up := strategy == policy.Proxy && got.action == xdpPass
+				if got.action != xdpRedirect && !up || !bytes.Equal(got.out, frame) {
 					t.Fatalf("action %d (%s), want %d\nin  %x\nout %x", got.action, got.verdict, xdpRedirect, frame, got.out)
 				}
-				if strategy == policy.Split {
+				if strategy == policy.Split && g.service < authCookie { // whose rows are of other strategies
 					wantForetold(t, g, got)
 				}
 			})
