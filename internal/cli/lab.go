@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -48,7 +49,7 @@ func newLabCommand(env *environment) *cobra.Command {
 		},
 	}
 	flags := command.Flags()
-	flags.Var(&options.defence, "defence", "none, kernel, split or host")
+	flags.Var(&options.defence, "defence", defenceHelp())
 	flags.Var(&options.flood, "flood", "packets per second, 0 or max")
 	flags.Var(&options.kind, "flood-kind", lab.KindNames())
 	flags.DurationVar(&options.duration, "duration", options.duration, "how long the benign load runs")
@@ -190,7 +191,7 @@ func newLabUpCommand(env *environment) *cobra.Command {
 			return labUp(cmd, env, options, string(defence))
 		},
 	}
-	command.Flags().Var(&defence, "defence", "none, kernel, split or host")
+	command.Flags().Var(&defence, "defence", defenceHelp())
 	shape.add(command)
 	return command
 }
@@ -306,3 +307,6 @@ func newLabChildCommand(env *environment) *cobra.Command {
 		},
 	}
 }
+
+// defenceHelp names what there is to choose from.
+func defenceHelp() string { return "one of " + strings.Join(lab.Defences(), ", ") }

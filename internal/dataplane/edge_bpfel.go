@@ -268,8 +268,12 @@ type edgeService struct {
 	Silent          uint8
 	Admission       uint8
 	Strategy        uint8
-	Pad             [2]uint8
+	AuthPrefix4     uint8
+	AuthPrefix6     uint8
 	ProbeIntervalNs uint32
+	AuthSeconds     uint32
+	AuthIntervalNs  uint32
+	AuthUnfinished  uint32
 }
 
 type edgeServiceLabel struct {
@@ -412,9 +416,40 @@ const (
 	edgeVerdictVERDICT_HOLD_EARLY             edgeVerdict = 53
 	edgeVerdictVERDICT_PASS_UNPROVEN          edgeVerdict = 54
 	edgeVerdictVERDICT_PASS_PASSIVE           edgeVerdict = 55
-	edgeVerdictVERDICT_COUNT                  edgeVerdict = 56
+	edgeVerdictVERDICT_PASS_CALM              edgeVerdict = 56
+	edgeVerdictVERDICT_PASS_NO_COOKIE         edgeVerdict = 57
+	edgeVerdictVERDICT_PASS_NO_LISTENER       edgeVerdict = 58
+	edgeVerdictVERDICT_PASS_BEHIND            edgeVerdict = 59
+	edgeVerdictVERDICT_DROP_ACCEPT_FULL       edgeVerdict = 60
+	edgeVerdictVERDICT_PASS_OPENED            edgeVerdict = 61
+	edgeVerdictVERDICT_SENT_SYN               edgeVerdict = 62
+	edgeVerdictVERDICT_SENT_RESET             edgeVerdict = 63
+	edgeVerdictVERDICT_ANSWER_CHALLENGE       edgeVerdict = 64
+	edgeVerdictVERDICT_ANSWER_RESET           edgeVerdict = 65
+	edgeVerdictVERDICT_DROP_CHALLENGED        edgeVerdict = 66
+	edgeVerdictVERDICT_PASS_WHITELISTED       edgeVerdict = 67
+	edgeVerdictVERDICT_PASS_FINISHED          edgeVerdict = 68
+	edgeVerdictVERDICT_DROP_SYN_RATE          edgeVerdict = 69
+	edgeVerdictVERDICT_DROP_WHITELIST_FULL    edgeVerdict = 70
+	edgeVerdictVERDICT_COUNT                  edgeVerdict = 71
 	edgeVerdictVERDICT_STRIDE                 edgeVerdict = 128
 )
+
+type edgeWhitelistKey struct {
+	_       structs.HostLayout
+	Source  [4]uint32
+	Service uint16
+	V6      uint8
+	Pad     uint8
+}
+
+type edgeWhitelisted struct {
+	_          structs.HostLayout
+	UntilNs    uint64
+	SpentNs    uint64
+	Unfinished uint32
+	Pad        uint32
+}
 
 // Names of all BPF objects in the ELF.
 //
@@ -447,6 +482,7 @@ const (
 	edgeMapTallies            = "tallies"
 	edgeMapTicker             = "ticker"
 	edgeMapTransmitFailures   = "transmit_failures"
+	edgeMapWhitelist          = "whitelist"
 	edgeProgEdgeEgress        = "edge_egress"
 	edgeProgEdgeInside        = "edge_inside"
 	edgeProgEdgeOutside       = "edge_outside"
@@ -466,7 +502,9 @@ const (
 	edgeVarLinkLength         = "link_length"
 	edgeVarMultiBuffer        = "multi_buffer"
 	edgeVarOwnTags            = "own_tags"
+	edgeVarProxies            = "proxies"
 	edgeVarServiceCount       = "service_count"
+	edgeVarStrategies         = "strategies"
 	edgeVarSweepLineNs        = "sweep_line_ns"
 )
 
@@ -555,6 +593,7 @@ type edgeMapSpecs struct {
 	Tallies          *ebpf.MapSpec `ebpf:"tallies"`
 	Ticker           *ebpf.MapSpec `ebpf:"ticker"`
 	TransmitFailures *ebpf.MapSpec `ebpf:"transmit_failures"`
+	Whitelist        *ebpf.MapSpec `ebpf:"whitelist"`
 }
 
 // edgeVariableSpecs contains global variables before they are loaded into the kernel.
@@ -570,7 +609,9 @@ type edgeVariableSpecs struct {
 	LinkLength       *ebpf.VariableSpec `ebpf:"link_length"`
 	MultiBuffer      *ebpf.VariableSpec `ebpf:"multi_buffer"`
 	OwnTags          *ebpf.VariableSpec `ebpf:"own_tags"`
+	Proxies          *ebpf.VariableSpec `ebpf:"proxies"`
 	ServiceCount     *ebpf.VariableSpec `ebpf:"service_count"`
+	Strategies       *ebpf.VariableSpec `ebpf:"strategies"`
 	SweepLineNs      *ebpf.VariableSpec `ebpf:"sweep_line_ns"`
 }
 
@@ -621,6 +662,7 @@ type edgeMaps struct {
 	Tallies          *ebpf.Map `ebpf:"tallies"`
 	Ticker           *ebpf.Map `ebpf:"ticker"`
 	TransmitFailures *ebpf.Map `ebpf:"transmit_failures"`
+	Whitelist        *ebpf.Map `ebpf:"whitelist"`
 }
 
 func (m *edgeMaps) Close() error {
@@ -652,6 +694,7 @@ func (m *edgeMaps) Close() error {
 		m.Tallies,
 		m.Ticker,
 		m.TransmitFailures,
+		m.Whitelist,
 	)
 }
 
@@ -668,7 +711,9 @@ type edgeVariables struct {
 	LinkLength       *ebpf.Variable `ebpf:"link_length"`
 	MultiBuffer      *ebpf.Variable `ebpf:"multi_buffer"`
 	OwnTags          *ebpf.Variable `ebpf:"own_tags"`
+	Proxies          *ebpf.Variable `ebpf:"proxies"`
 	ServiceCount     *ebpf.Variable `ebpf:"service_count"`
+	Strategies       *ebpf.Variable `ebpf:"strategies"`
 	SweepLineNs      *ebpf.Variable `ebpf:"sweep_line_ns"`
 }
 
