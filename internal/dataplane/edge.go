@@ -45,6 +45,7 @@ type EdgeConfig struct {
 
 	Flows      int           // that the filter is made for
 	Generation time.Duration // of the filter
+	Whitelist  int           // addresses that strategies may have listed
 }
 
 // Edge is a loaded edge agent.
@@ -93,15 +94,19 @@ func LoadEdge(pins *Pins, c EdgeConfig) (*Edge, error) {
 	if c.Forward == Local {
 		groups = append(groups, hostGroup)
 	}
+	same := protectedByAnother(pins) == protectedDigest(c.Services)
+	if same { // its entries are of services by number
+		groups = append(groups, []string{"whitelist"})
+	}
 	adopted, err := load(pins, spec, &e.objects, groups)
 	if err != nil {
 		return nil, err
 	}
 	e.adopted = adopted["filter"]
-	e.protectsSame = e.adopted && protectedByAnother(pins) == protectedDigest(c.Services)
+	e.protectsSame = e.adopted && same
 	m := &e.objects.edgeMaps
-	e.tables = tables{m.Keys, m.Clock, m.Services, m.Prefixes4, m.Prefixes6, m.PortRanges, m.Counters, e.slots}
-	if err := e.prepare(); err != nil {
+	e.tables = tables{m.Keys, m.Clock, m.Services, m.Prefixes4, m.Prefixes6, m.PortRanges, m.Counters, m.Labels, e.slots}
+	if err := errors.Join(e.prepare(), e.writeModes(formerModes(pins, spec))); err != nil {
 		e.Close()
 		return nil, err
 	}
@@ -112,6 +117,9 @@ func LoadEdge(pins *Pins, c EdgeConfig) (*Edge, error) {
 func (e *Edge) shape(spec *ebpf.CollectionSpec) error {
 	spec.Maps["filter_lines"].MaxEntries = FilterLines(e.config.Flows)
 	spec.Maps["keys"].MaxEntries = uint32(max(len(e.config.Domains), 1)) * e.slots
+	if slices.ContainsFunc(e.config.Services, func(s policy.Service) bool { return s.Strategy.Whitelists() }) {
+		spec.Maps["whitelist"].MaxEntries = uint32(max(e.config.Whitelist, 1))
+	}
 	if e.multiBuffer() {
 		for _, name := range []string{"edge_outside", "edge_inside"} {
 			spec.Programs[name].Flags |= unix.BPF_F_XDP_HAS_FRAGS
@@ -141,9 +149,11 @@ func (e *Edge) constants() map[string]any {
 		"own_tags":      c.Forward == Local,
 		"service_count": uint32(len(c.Services)),
 		"cpu_count":     uint32(ebpf.MustPossibleCPU()),
+		"proxies":       c.Forward != Local && slices.ContainsFunc(c.Services, policy.Service.Proxied),
 
 		"multi_buffer":       e.multiBuffer(),
 		"answer_by_redirect": slices.ContainsFunc(c.Outside, func(i Interface) bool { return i.Veth }),
+		"strategies":         slices.ContainsFunc(c.Services, func(s policy.Service) bool { return s.Strategy != policy.Split }),
 		"link_length":        linkLength(append(c.Outside[:len(c.Outside):len(c.Outside)], c.Inside...)),
 	}
 }
@@ -289,7 +299,8 @@ func (e *Edge) Attach(pins *Pins) error {
 		"counters": e.objects.Counters, "keys": e.objects.Keys, "clock": e.objects.Clock,
 		"master": e.objects.Master, "transmit_failures": e.objects.TransmitFailures, "services": e.objects.Services,
 		"prefixes4": e.objects.Prefixes4, "prefixes6": e.objects.Prefixes6, "port_ranges": e.objects.PortRanges,
-		"agents": e.objects.Agents, "listeners": e.objects.Listeners,
+		"agents": e.objects.Agents, "listeners": e.objects.Listeners, "whitelist": e.objects.Whitelist,
+		"labels": e.objects.Labels, "detectors": e.objects.Detectors, "tallies": e.objects.Tallies,
 	}); err != nil {
 		return err
 	}

@@ -83,36 +83,28 @@ const (
 	edgeCookieHashHASH_HALFSIPHASH edgeCookieHash = 2
 )
 
+type edgeDetectFigures struct {
+	_          structs.HostLayout
+	Syns       uint32
+	Unfinished uint32
+	HalfOpen   uint32
+	Cause      uint32
+}
+
+type edgeDetectLimits struct {
+	_          structs.HostLayout
+	Syns       uint32
+	Unfinished uint32
+	HalfOpen   uint32
+	CalmMs     uint32
+}
+
 type edgeDetector struct {
-	_      structs.HostLayout
-	Limits struct {
-		_          structs.HostLayout
-		Syns       uint32
-		Unfinished uint32
-		HalfOpen   uint32
-		CalmMs     uint32
-	}
-	Now struct {
-		_          structs.HostLayout
-		Syns       uint32
-		Unfinished uint32
-		HalfOpen   uint32
-		Cause      uint32
-	}
-	On struct {
-		_          structs.HostLayout
-		Syns       uint32
-		Unfinished uint32
-		HalfOpen   uint32
-		Cause      uint32
-	}
-	Off struct {
-		_          structs.HostLayout
-		Syns       uint32
-		Unfinished uint32
-		HalfOpen   uint32
-		Cause      uint32
-	}
+	_            structs.HostLayout
+	Limits       edgeDetectLimits
+	Now          edgeDetectFigures
+	On           edgeDetectFigures
+	Off          edgeDetectFigures
 	SinceNs      uint64
 	CalmFromNs   uint64
 	OnNs         uint64
@@ -268,8 +260,12 @@ type edgeService struct {
 	Silent          uint8
 	Admission       uint8
 	Strategy        uint8
-	Pad             [2]uint8
+	AuthPrefix4     uint8
+	AuthPrefix6     uint8
 	ProbeIntervalNs uint32
+	AuthSeconds     uint32
+	AuthIntervalNs  uint32
+	AuthUnfinished  uint32
 }
 
 type edgeServiceLabel struct {
@@ -417,9 +413,35 @@ const (
 	edgeVerdictVERDICT_PASS_NO_LISTENER       edgeVerdict = 58
 	edgeVerdictVERDICT_PASS_BEHIND            edgeVerdict = 59
 	edgeVerdictVERDICT_DROP_ACCEPT_FULL       edgeVerdict = 60
-	edgeVerdictVERDICT_COUNT                  edgeVerdict = 61
+	edgeVerdictVERDICT_PASS_OPENED            edgeVerdict = 61
+	edgeVerdictVERDICT_SENT_SYN               edgeVerdict = 62
+	edgeVerdictVERDICT_SENT_RESET             edgeVerdict = 63
+	edgeVerdictVERDICT_ANSWER_CHALLENGE       edgeVerdict = 64
+	edgeVerdictVERDICT_ANSWER_RESET           edgeVerdict = 65
+	edgeVerdictVERDICT_DROP_CHALLENGED        edgeVerdict = 66
+	edgeVerdictVERDICT_PASS_WHITELISTED       edgeVerdict = 67
+	edgeVerdictVERDICT_PASS_FINISHED          edgeVerdict = 68
+	edgeVerdictVERDICT_DROP_SYN_RATE          edgeVerdict = 69
+	edgeVerdictVERDICT_DROP_WHITELIST_FULL    edgeVerdict = 70
+	edgeVerdictVERDICT_COUNT                  edgeVerdict = 71
 	edgeVerdictVERDICT_STRIDE                 edgeVerdict = 128
 )
+
+type edgeWhitelistKey struct {
+	_       structs.HostLayout
+	Source  [4]uint32
+	Service uint16
+	V6      uint8
+	Pad     uint8
+}
+
+type edgeWhitelisted struct {
+	_          structs.HostLayout
+	UntilNs    uint64
+	SpentNs    uint64
+	Unfinished uint32
+	Pad        uint32
+}
 
 // Names of all BPF objects in the ELF.
 //
@@ -452,6 +474,7 @@ const (
 	edgeMapTallies            = "tallies"
 	edgeMapTicker             = "ticker"
 	edgeMapTransmitFailures   = "transmit_failures"
+	edgeMapWhitelist          = "whitelist"
 	edgeProgEdgeEgress        = "edge_egress"
 	edgeProgEdgeInside        = "edge_inside"
 	edgeProgEdgeOutside       = "edge_outside"
@@ -471,7 +494,9 @@ const (
 	edgeVarLinkLength         = "link_length"
 	edgeVarMultiBuffer        = "multi_buffer"
 	edgeVarOwnTags            = "own_tags"
+	edgeVarProxies            = "proxies"
 	edgeVarServiceCount       = "service_count"
+	edgeVarStrategies         = "strategies"
 	edgeVarSweepLineNs        = "sweep_line_ns"
 )
 
@@ -560,6 +585,7 @@ type edgeMapSpecs struct {
 	Tallies          *ebpf.MapSpec `ebpf:"tallies"`
 	Ticker           *ebpf.MapSpec `ebpf:"ticker"`
 	TransmitFailures *ebpf.MapSpec `ebpf:"transmit_failures"`
+	Whitelist        *ebpf.MapSpec `ebpf:"whitelist"`
 }
 
 // edgeVariableSpecs contains global variables before they are loaded into the kernel.
@@ -575,7 +601,9 @@ type edgeVariableSpecs struct {
 	LinkLength       *ebpf.VariableSpec `ebpf:"link_length"`
 	MultiBuffer      *ebpf.VariableSpec `ebpf:"multi_buffer"`
 	OwnTags          *ebpf.VariableSpec `ebpf:"own_tags"`
+	Proxies          *ebpf.VariableSpec `ebpf:"proxies"`
 	ServiceCount     *ebpf.VariableSpec `ebpf:"service_count"`
+	Strategies       *ebpf.VariableSpec `ebpf:"strategies"`
 	SweepLineNs      *ebpf.VariableSpec `ebpf:"sweep_line_ns"`
 }
 
@@ -626,6 +654,7 @@ type edgeMaps struct {
 	Tallies          *ebpf.Map `ebpf:"tallies"`
 	Ticker           *ebpf.Map `ebpf:"ticker"`
 	TransmitFailures *ebpf.Map `ebpf:"transmit_failures"`
+	Whitelist        *ebpf.Map `ebpf:"whitelist"`
 }
 
 func (m *edgeMaps) Close() error {
@@ -657,6 +686,7 @@ func (m *edgeMaps) Close() error {
 		m.Tallies,
 		m.Ticker,
 		m.TransmitFailures,
+		m.Whitelist,
 	)
 }
 
@@ -673,7 +703,9 @@ type edgeVariables struct {
 	LinkLength       *ebpf.Variable `ebpf:"link_length"`
 	MultiBuffer      *ebpf.Variable `ebpf:"multi_buffer"`
 	OwnTags          *ebpf.Variable `ebpf:"own_tags"`
+	Proxies          *ebpf.Variable `ebpf:"proxies"`
 	ServiceCount     *ebpf.Variable `ebpf:"service_count"`
+	Strategies       *ebpf.Variable `ebpf:"strategies"`
 	SweepLineNs      *ebpf.Variable `ebpf:"sweep_line_ns"`
 }
 

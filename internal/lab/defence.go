@@ -53,6 +53,11 @@ var defences = map[string]defence{
 			{edgeAgent, edgeOf, startEdge},
 		},
 	},
+	"proxy": {
+		syncookies: "1",
+		ownEdge:    true,
+		agents:     []agent{{edgeAgent, edgeOf, startProxy}},
+	},
 	"host": {
 		syncookies: "1",
 		onHost:     true,
@@ -188,6 +193,16 @@ func (g *Guard) Process(name string) *Process {
 	return nil
 }
 
+// onServer lists the daemons that run on the server.
+func (g *Guard) onServer() (all []*Process) {
+	for _, agent := range g.agents() {
+		if process := g.Process(agent.name); process != nil && agent.host(g.lab) == g.lab.Server.Namespace {
+			all = append(all, process)
+		}
+	}
+	return all
+}
+
 // EdgeVerdicts returns what the edges have decided together, by name. On a host that is
 // its own edge these are the verdicts of both halves, as in ServerVerdicts.
 func (g *Guard) EdgeVerdicts() (map[string]uint64, error) { return g.verdicts(edgeAgent) }
@@ -248,6 +263,16 @@ func (l *Lab) edgeCommand(name string, edge EdgeHost) ([]string, error) {
 		return nil, err
 	}
 	file, err := l.WriteFile(name+".yaml", l.edgeConfig(edge, keys))
+	return []string{"edge", "-c", file}, err
+}
+
+// startProxy has the edge alone defend the server.
+func startProxy(l *Lab) ([]string, error) {
+	keys, err := l.Keys()
+	if err != nil {
+		return nil, err
+	}
+	file, err := l.WriteFile(edgeAgent+".yaml", l.edgeConfig(l.Edge, keys)+"    strategy: proxy\n")
 	return []string{"edge", "-c", file}, err
 }
 
