@@ -346,7 +346,7 @@ func TestStatusShowsThePortsOfKernelCookies(t *testing.T) {
 		t.Fatalf("status: %v: %s", err, out)
 	}
 	fields := strings.Join(strings.Fields(string(out)), " ")
-	for _, want := range []string{"port mode SYNs answered changes of mode", "80 always 2 2 0", "8007 always 0 0 0", "host 2 answer_syn", "host 2 pass_kernel_cookie"} {
+	for _, want := range []string{"port mode SYNs answered changes of mode", "80 always 2 2 1", "8007 always 0 0 0", "host 2 answer_syn", "host 2 pass_kernel_cookie"} {
 		if !strings.Contains(fields, want) {
 			t.Errorf("%q is not in %s", want, out)
 		}
