@@ -10,17 +10,18 @@
 #ifndef SMARTCOOKIE_AUTH_H
 #define SMARTCOOKIE_AUTH_H
 
+#include "agents.h"
 #include "answer.h"
 #include "modes.h"
 #include "whitelist.h"
 
-/* Whether any service has another strategy than split; set when loading. */
-const volatile bool strategies = false;
+/* Whether any service has a strategy that whitelists; set when loading. */
+const volatile bool whitelists = false;
 
 /* What a service's strategy is, without a look where all are the usual one. */
 INLINE enum strategy strategy_of(const struct service *service)
 {
-	return strategies ? service->strategy : STRATEGY_SPLIT;
+	return whitelists ? service->strategy : STRATEGY_SPLIT;
 }
 
 INLINE bool strategy_whitelists(enum strategy strategy)
@@ -70,40 +71,53 @@ INLINE enum verdict auth_verdict(const struct xdp_md *ctx, const struct packet *
 	return verdict;
 }
 
-/* A SYN whose source is not whitelisted. */
-INLINE int auth_challenge(struct xdp_md *ctx, const struct packet *p, const struct service *service,
-			  u32 id, const struct moment *now)
+/* The service of a packet that is to be challenged. NULL: it is not for one, or
+ * nothing is to be done to it now. */
+INLINE const struct service *auth_service(const struct packet *p, const struct moment *now, u32 *id)
 {
-	const struct key_slot *slot;
-	enum verdict verdict = auth_verdict(ctx, p, service, now, &slot);
+	*id = service_find(p->flow.destination, p->flow.v6, flow_destination_port(&p->flow),
+			   now->version) &
+	      STANCE_SERVICE;
+	const struct service *service = service_get(*id);
 
-	if (verdict == VERDICT_PASS_NO_KEY)
-		return pass(ctx, p, id, verdict);
-	if (verdict == VERDICT_ANSWER_CHALLENGE && slot) {
-		struct back b = { .ack = challenge_make(slot, &p->flow, p->seq), .flags = TCP_ACK };
-
-		return answer_back(ctx, p, &b, id, verdict);
-	}
-	if (verdict != VERDICT_ANSWER_SYN)
-		return drop(id, verdict);
-	if (service->strategy == STRATEGY_AUTH_FULL)
-		return auth_answer_full(ctx, p, service, id);
-	return answer(ctx, p, service, id, now);
+	if (*id == SERVICE_NONE || !service || !strategy_whitelists(service->strategy) ||
+	    service->mode == MODE_OFF)
+		return NULL;
+	return service;
 }
 
-/* A SYN: of a whitelisted source to the server, of another one challenged. */
-GLOBAL int auth_open(struct xdp_md *ctx, struct packet *p, const struct service *service, u32 id)
+enum { AUTH_UNKNOWN = -1 };
+
+/*
+ * A SYN: of a whitelisted source to the server, of another one challenged.
+ * AUTH_UNKNOWN: it is judged, or answered, as if it was for a split.
+ */
+GLOBAL int auth_open(struct xdp_md *ctx, struct packet *p)
 {
-	if (!p || !service)
+	if (!p)
 		return XDP_DROP; /* cannot be: the verifier's doubt */
 	struct moment now = moment_now();
-	enum verdict verdict = whitelist_opens(&p->flow, service, id, now.monotonic_ns);
+	const struct key_slot *slot = NULL;
+	u32 id;
+	const struct service *service = auth_service(p, &now, &id);
 
-	if (verdict == VERDICT_PASS_WHITELISTED)
+	if (!service || service_conduct(service, id, &now) >= CONDUCT_MONITORS)
+		return AUTH_UNKNOWN;
+	enum verdict verdict = whitelist_opens(&p->flow, service, id, now.monotonic_ns);
+	if (verdict == VERDICT_ANSWER_CHALLENGE)
+		verdict = auth_verdict(ctx, p, service, &now, &slot);
+	if (verdict == VERDICT_ANSWER_SYN && service->strategy == STRATEGY_AUTH_COOKIE)
+		return AUTH_UNKNOWN;
+	if (service->mode != MODE_ALWAYS)
+		tally_syn(id, &p->flow);
+	if (verdict == VERDICT_PASS_WHITELISTED || verdict == VERDICT_PASS_NO_KEY)
 		return pass(ctx, p, id, verdict);
-	if (verdict == VERDICT_DROP_SYN_RATE)
+	if (verdict == VERDICT_ANSWER_SYN)
+		return auth_answer_full(ctx, p, service, id);
+	if (verdict != VERDICT_ANSWER_CHALLENGE || !slot)
 		return drop(id, verdict);
-	return auth_challenge(ctx, p, service, id, &now);
+	struct back b = { .ack = challenge_make(slot, &p->flow, p->seq), .flags = TCP_ACK };
+	return answer_back(ctx, p, &b, id, verdict);
 }
 
 /* Whether a packet shows that its sender has received the challenge. */
@@ -119,20 +133,22 @@ INLINE bool auth_proves(const struct packet *p, const struct service *service,
 	return cookie_admits(p, service, now);
 }
 
-enum { AUTH_UNKNOWN = -1 };
-
 /*
  * Neither a SYN nor, if it has an ACK, of a verified flow. AUTH_UNKNOWN: it meets
  * no challenge and ends no handshake, and is judged as any other packet.
  */
-GLOBAL int auth_doubtful(struct xdp_md *ctx, struct packet *p, const struct service *service,
-			 u32 id)
+GLOBAL int auth_doubtful(struct xdp_md *ctx, struct packet *p)
 {
-	if (!p || !service)
+	if (!p)
 		return XDP_DROP; /* cannot be: the verifier's doubt */
 	struct moment now = moment_now();
+	u32 id;
+	const struct service *service = auth_service(p, &now, &id);
 
-	if (flags_fault(p->flags) != VERDICT_PASS_OTHER)
+	if (!service || flags_fault(p->flags) != VERDICT_PASS_OTHER)
+		return AUTH_UNKNOWN;
+	enum conduct conduct = service_conduct(service, id, &now);
+	if (conduct == CONDUCT_MONITORS || conduct == CONDUCT_PASSES)
 		return AUTH_UNKNOWN;
 	if (auth_proves(p, service, &now)) {
 		if (source_is_bad(&p->flow) || sent_to_many(ctx))

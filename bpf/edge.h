@@ -92,14 +92,7 @@ GLOBAL int edge_open(struct xdp_md *ctx, struct packet *p)
 		     (STANCE_STOPS | STANCE_CLOSED))) /* no answer: the client asks again */
 		return drop(id,
 			    stance & STANCE_STOPS ? VERDICT_DROP_SILENT : VERDICT_DROP_CLOSED_PORT);
-	switch (strategy_of(service)) {
-	case STRATEGY_AUTH_COOKIE:
-	case STRATEGY_AUTH_FULL:
-	case STRATEGY_AUTH_RST:
-		return auth_open(ctx, p, service, id);
-	default:
-		return answer(ctx, p, service, id, &now);
-	}
+	return answer(ctx, p, service, id, &now);
 }
 
 /* What is decided of a packet, before anything is done to it. */
@@ -173,12 +166,6 @@ GLOBAL int edge_doubtful(struct xdp_md *ctx, struct packet *p)
 	enum conduct conduct = service_conduct(service, id, &now);
 	if (UNLIKELY(conduct == CONDUCT_PASSES)) /* fail open: there is no flood */
 		return pass(ctx, p, id, VERDICT_PASS_PASSIVE);
-	if (strategy_whitelists(strategy_of(service)) && conduct != CONDUCT_MONITORS) {
-		int action = auth_doubtful(ctx, p, service, id);
-
-		if (action != AUTH_UNKNOWN)
-			return action;
-	}
 	struct decision d = decide_doubtful(ctx, p, service, id, stance, &now, conduct);
 	if (d.action == ACTION_PASS || conduct == CONDUCT_MONITORS)
 		return pass(ctx, p, id, d.verdict);
@@ -264,6 +251,12 @@ INLINE int from_outside(struct xdp_md *ctx)
 	if (LIKELY(flags_acknowledge(p.flags)) && filter_has(&p.flow))
 		return proxies ? edge_verified(ctx, &p) :
 				 pass(ctx, &p, SERVICE_NONE, VERDICT_PASS_VERIFIED);
+	if (whitelists) { /* called from here: "combined stack size of 4 calls is 544" */
+		int action = flags_open(p.flags) ? auth_open(ctx, &p) : auth_doubtful(ctx, &p);
+
+		if (action != AUTH_UNKNOWN)
+			return action;
+	}
 	return flags_open(p.flags) ? edge_open(ctx, &p) : edge_doubtful(ctx, &p);
 }
 

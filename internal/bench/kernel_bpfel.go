@@ -260,7 +260,7 @@ const (
 	kernelVarPattern          = "pattern"
 	kernelVarProxies          = "proxies"
 	kernelVarServiceCount     = "service_count"
-	kernelVarStrategies       = "strategies"
+	kernelVarWhitelists       = "whitelists"
 )
 
 // loadKernel returns the embedded CollectionSpec for kernel.
@@ -361,7 +361,7 @@ type kernelVariableSpecs struct {
 	Pattern          *ebpf.VariableSpec `ebpf:"pattern"`
 	Proxies          *ebpf.VariableSpec `ebpf:"proxies"`
 	ServiceCount     *ebpf.VariableSpec `ebpf:"service_count"`
-	Strategies       *ebpf.VariableSpec `ebpf:"strategies"`
+	Whitelists       *ebpf.VariableSpec `ebpf:"whitelists"`
 }
 
 // kernelObjects contains all objects after they have been loaded into the kernel.
@@ -453,7 +453,7 @@ type kernelVariables struct {
 	Pattern          *ebpf.Variable `ebpf:"pattern"`
 	Proxies          *ebpf.Variable `ebpf:"proxies"`
 	ServiceCount     *ebpf.Variable `ebpf:"service_count"`
-	Strategies       *ebpf.Variable `ebpf:"strategies"`
+	Whitelists       *ebpf.Variable `ebpf:"whitelists"`
 }
 
 // kernelPrograms contains all programs after they have been loaded into the kernel.

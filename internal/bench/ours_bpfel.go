@@ -260,7 +260,7 @@ const (
 	oursVarPattern          = "pattern"
 	oursVarProxies          = "proxies"
 	oursVarServiceCount     = "service_count"
-	oursVarStrategies       = "strategies"
+	oursVarWhitelists       = "whitelists"
 )
 
 // loadOurs returns the embedded CollectionSpec for ours.
@@ -361,7 +361,7 @@ type oursVariableSpecs struct {
 	Pattern          *ebpf.VariableSpec `ebpf:"pattern"`
 	Proxies          *ebpf.VariableSpec `ebpf:"proxies"`
 	ServiceCount     *ebpf.VariableSpec `ebpf:"service_count"`
-	Strategies       *ebpf.VariableSpec `ebpf:"strategies"`
+	Whitelists       *ebpf.VariableSpec `ebpf:"whitelists"`
 }
 
 // oursObjects contains all objects after they have been loaded into the kernel.
@@ -453,7 +453,7 @@ type oursVariables struct {
 	Pattern          *ebpf.Variable `ebpf:"pattern"`
 	Proxies          *ebpf.Variable `ebpf:"proxies"`
 	ServiceCount     *ebpf.Variable `ebpf:"service_count"`
-	Strategies       *ebpf.Variable `ebpf:"strategies"`
+	Whitelists       *ebpf.Variable `ebpf:"whitelists"`
 }
 
 // oursPrograms contains all programs after they have been loaded into the kernel.

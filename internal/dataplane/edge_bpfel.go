@@ -504,8 +504,8 @@ const (
 	edgeVarOwnTags            = "own_tags"
 	edgeVarProxies            = "proxies"
 	edgeVarServiceCount       = "service_count"
-	edgeVarStrategies         = "strategies"
 	edgeVarSweepLineNs        = "sweep_line_ns"
+	edgeVarWhitelists         = "whitelists"
 )
 
 // loadEdge returns the embedded CollectionSpec for edge.
@@ -611,8 +611,8 @@ type edgeVariableSpecs struct {
 	OwnTags          *ebpf.VariableSpec `ebpf:"own_tags"`
 	Proxies          *ebpf.VariableSpec `ebpf:"proxies"`
 	ServiceCount     *ebpf.VariableSpec `ebpf:"service_count"`
-	Strategies       *ebpf.VariableSpec `ebpf:"strategies"`
 	SweepLineNs      *ebpf.VariableSpec `ebpf:"sweep_line_ns"`
+	Whitelists       *ebpf.VariableSpec `ebpf:"whitelists"`
 }
 
 // edgeObjects contains all objects after they have been loaded into the kernel.
@@ -713,8 +713,8 @@ type edgeVariables struct {
 	OwnTags          *ebpf.Variable `ebpf:"own_tags"`
 	Proxies          *ebpf.Variable `ebpf:"proxies"`
 	ServiceCount     *ebpf.Variable `ebpf:"service_count"`
-	Strategies       *ebpf.Variable `ebpf:"strategies"`
 	SweepLineNs      *ebpf.Variable `ebpf:"sweep_line_ns"`
+	Whitelists       *ebpf.Variable `ebpf:"whitelists"`
 }
 
 // edgePrograms contains all programs after they have been loaded into the kernel.
