@@ -12,9 +12,14 @@
 
 #include "agents.h"
 #include "answer.h"
+#include "budget.h"
 #include "filter.h"
 #include "forward.h"
 #include "relay.h"
+#include "sources.h"
+
+/* Some service has a min_ttl; set when loading. */
+const volatile bool ttl_matters = false;
 
 /* Below two tags a host's kernel makes no connection from a cookie. */
 INLINE bool tags_prevent_setup(const struct packet *p)
@@ -43,6 +48,80 @@ INLINE const struct service *edge_service(const struct packet *p, const struct m
 	return service;
 }
 
+/*
+ * No service: the packet goes on, unless it is TCP to another port of a
+ * protected address and such is lost. What the inside has opened is in the
+ * filter; while that is learnt, fail open.
+ */
+INLINE int edge_unserved(struct xdp_md *ctx, const struct packet *p, const struct moment *now,
+			 u32 id, u32 stance, enum verdict passes)
+{
+	if (LIKELY(!other_tcp_drops || id != SERVICE_NONE || !(stance & STANCE_OTHER)))
+		return pass(ctx, p, id, passes);
+	if (flags_open(p->flags))
+		return drop(SERVICE_NONE, VERDICT_DROP_OTHER_PORT);
+	if (filter_has(&p->flow))
+		return pass(ctx, p, SERVICE_NONE, VERDICT_PASS_VERIFIED);
+	if (now->learning)
+		return pass(ctx, p, SERVICE_NONE, VERDICT_PASS_LEARNING);
+	return drop(SERVICE_NONE, VERDICT_DROP_OTHER_PORT);
+}
+
+/* Hops that the packet has left; 255 where that cannot be read, which cannot be. */
+INLINE u8 packet_hops(const struct xdp_md *ctx, const struct packet *p)
+{
+	const void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	const struct ip4_header *ip4 = packet_at_network(data, p);
+	const struct ip6_header *ip6 = packet_at_network(data, p);
+
+	if (p->flow.v6)
+		return (const void *)(ip6 + 1) > end ? 255 : ip6->hop_limit;
+	return (const void *)(ip4 + 1) > end ? 255 : ip4->ttl;
+}
+
+/* Whether the packet could expire between us and the server. The error would
+ * tell its sender that it has passed: a way to try cookies and flows. */
+INLINE bool expires_behind(const struct xdp_md *ctx, const struct packet *p,
+			   const struct service *service)
+{
+	return ttl_matters && packet_hops(ctx, p) < service->min_ttl;
+}
+
+/* Of a flow in the filter. */
+INLINE bool overspends(struct packet *p, const struct service *service, const struct moment *now)
+{
+	return packets_limited && service->packet_interval_ns &&
+	       !flow_spends(&p->flow, service->packet_interval_ns, now->monotonic_ns) &&
+	       !source_allowed(&p->flow);
+}
+
+/* In the filter, and some service is careful with such packets. */
+GLOBAL int edge_verified(struct xdp_md *ctx, struct packet *p)
+{
+	if (!p)
+		return XDP_DROP; /* cannot be: the verifier's doubt */
+	struct moment now = moment_now();
+	enum verdict passes;
+	u32 id, stance;
+	const struct service *service = edge_service(p, &now, &id, &stance, &passes);
+
+	if (service && expires_behind(ctx, p, service))
+		return drop(id, VERDICT_DROP_LOW_TTL);
+	if (service && overspends(p, service, &now))
+		return drop(id, VERDICT_DROP_FLOW_BUDGET);
+	return pass(ctx, p, SERVICE_NONE, VERDICT_PASS_VERIFIED);
+}
+
+/* Whether a SYN goes to the server as it is; what its client sends then is of
+ * a known flow. */
+INLINE bool edge_bypasses(struct packet *p, const struct moment *now)
+{
+	if (LIKELY(!(source_checks & SOURCES_PLACED)) || !source_bypasses(p, now->monotonic_ns))
+		return false;
+	filter_add(&p->flow);
+	return true;
+}
+
 GLOBAL int edge_open(struct xdp_md *ctx, struct packet *p)
 {
 	if (!p)
@@ -53,11 +132,16 @@ GLOBAL int edge_open(struct xdp_md *ctx, struct packet *p)
 	const struct service *service = edge_service(p, &now, &id, &stance, &passes);
 
 	if (!service)
-		return pass(ctx, p, id, passes);
+		return edge_unserved(ctx, p, &now, id, stance, passes);
+	if (edge_bypasses(p, &now))
+		return pass(ctx, p, id, VERDICT_PASS_BYPASS);
 	if (UNLIKELY(stance &
 		     (STANCE_STOPS | STANCE_CLOSED))) /* no answer: the client asks again */
 		return drop(id,
 			    stance & STANCE_STOPS ? VERDICT_DROP_SILENT : VERDICT_DROP_CLOSED_PORT);
+	if (answers_per_window && UNLIKELY(answer_exceeds(p, now.monotonic_ns)) &&
+	    !source_allowed(&p->flow))
+		return drop(id, VERDICT_DROP_ANSWER_LIMIT);
 	return answer(ctx, p, service, id, &now);
 }
 
@@ -72,12 +156,15 @@ GLOBAL int edge_doubtful(struct xdp_md *ctx, struct packet *p)
 	const struct service *service = edge_service(p, &now, &id, &stance, &passes);
 
 	if (!service)
-		return pass(ctx, p, id, passes);
+		return edge_unserved(ctx, p, &now, id, stance, passes);
 	enum verdict fault = flags_fault(p->flags);
 	if (fault != VERDICT_PASS_OTHER)
 		return drop(id, fault);
+	if (expires_behind(ctx, p, service))
+		return drop(id, VERDICT_DROP_LOW_TTL);
 	if (!flags_acknowledge(p->flags) && filter_has(&p->flow)) /* RST; SYN-ACK to the inside */
-		return pass(ctx, p, id, VERDICT_PASS_VERIFIED);
+		return overspends(p, service, &now) ? drop(id, VERDICT_DROP_FLOW_BUDGET) :
+						      pass(ctx, p, id, VERDICT_PASS_VERIFIED);
 	if (cookie_admits(p, service, &now)) {
 		if (UNLIKELY(admits_on_confirm(service, stance)))
 			return setup_due(id, now.monotonic_ns) ? relay(ctx, p, id, CONTROL_SETUP) :
@@ -120,10 +207,18 @@ INLINE int from_outside(struct xdp_md *ctx)
 
 	if (UNLIKELY(!packet_plain(data, end, &p)))
 		parsed = packet_frame(data, end, &p);
+	if (UNLIKELY(source_checks)) {
+		enum verdict fault = (enum verdict)source_fault(ctx, &p);
+
+		if (fault != VERDICT_PASS_OTHER)
+			return drop(SERVICE_NONE, fault);
+	}
 	if (parsed != PARSED_TCP)
 		return edge_unparsed(ctx, &p, parsed);
 	if (LIKELY(flags_acknowledge(p.flags)) && filter_has(&p.flow))
-		return pass(ctx, &p, SERVICE_NONE, VERDICT_PASS_VERIFIED);
+		return ttl_matters || packets_limited ?
+			       edge_verified(ctx, &p) :
+			       pass(ctx, &p, SERVICE_NONE, VERDICT_PASS_VERIFIED);
 	return flags_open(p.flags) ? edge_open(ctx, &p) : edge_doubtful(ctx, &p);
 }
 

@@ -45,6 +45,8 @@ type EdgeConfig struct {
 
 	Flows      int           // that the filter is made for
 	Generation time.Duration // of the filter
+
+	Floods policy.Floods
 }
 
 // Edge is a loaded edge agent.
@@ -57,6 +59,7 @@ type Edge struct {
 
 	protectsSame bool
 	announced    []byte // the announcement at hand
+	lists        *Lists
 }
 
 // filterGroup is the state of the filter, of use only together.
@@ -89,14 +92,19 @@ func LoadEdge(pins *Pins, c EdgeConfig) (*Edge, error) {
 	if err := e.shape(spec); err != nil {
 		return nil, err
 	}
-	groups := [][]string{filterGroup, {"counters"}, {"clock"}, {"transmit_failures"}, agentGroup}
+	groups := [][]string{filterGroup, {"counters"}, {"clock"}, {"transmit_failures"}, agentGroup, listGroup}
 	if c.Forward == Local {
 		groups = append(groups, hostGroup)
 	}
-	adopted, err := load(pins, spec, &e.objects, groups)
+	into := struct {
+		*edgeObjects
+		Checks *ebpf.Map `ebpf:".data.sources"`
+	}{edgeObjects: &e.objects}
+	adopted, err := load(pins, spec, &into, groups)
 	if err != nil {
 		return nil, err
 	}
+	e.lists = listsOf(&e.objects, into.Checks)
 	e.adopted = adopted["filter"]
 	e.protectsSame = e.adopted && protectedByAnother(pins) == protectedDigest(c.Services)
 	m := &e.objects.edgeMaps
@@ -112,6 +120,7 @@ func LoadEdge(pins *Pins, c EdgeConfig) (*Edge, error) {
 func (e *Edge) shape(spec *ebpf.CollectionSpec) error {
 	spec.Maps["filter_lines"].MaxEntries = FilterLines(e.config.Flows)
 	spec.Maps["keys"].MaxEntries = uint32(max(len(e.config.Domains), 1)) * e.slots
+	e.shapeBudgets(spec)
 	if e.multiBuffer() {
 		for _, name := range []string{"edge_outside", "edge_inside"} {
 			spec.Programs[name].Flags |= unix.BPF_F_XDP_HAS_FRAGS
@@ -133,7 +142,7 @@ func (e *Edge) multiBuffer() bool {
 func (e *Edge) constants() map[string]any {
 	c := &e.config
 	lines := FilterLines(c.Flows)
-	return map[string]any{
+	all := map[string]any{
 		"key_slot_mask": e.slots - 1,
 		"filter_size":   lines,
 		"sweep_line_ns": max(uint64(c.Generation.Nanoseconds())/uint64(lines), 1),
@@ -144,6 +153,8 @@ func (e *Edge) constants() map[string]any {
 		"answer_by_redirect": slices.ContainsFunc(c.Outside, func(i Interface) bool { return i.Veth }),
 		"link_length":        linkLength(append(c.Outside[:len(c.Outside):len(c.Outside)], c.Inside...)),
 	}
+	maps.Copy(all, c.floodConstants())
+	return all
 }
 
 func setConstants(spec *ebpf.CollectionSpec, constants map[string]any) error {
@@ -221,7 +232,10 @@ func (e *Edge) prepare() error {
 	if err := e.writeServices(e.config.Services, e.config.Table, e.config.Domains); err != nil {
 		return err
 	}
-	return e.writePorts()
+	if err := e.writePorts(); err != nil {
+		return err
+	}
+	return e.prepareFloods()
 }
 
 func (e *Edge) writePorts() error {
@@ -289,6 +303,9 @@ func (e *Edge) Attach(pins *Pins) error {
 		"prefixes4": e.objects.Prefixes4, "prefixes6": e.objects.Prefixes6, "port_ranges": e.objects.PortRanges,
 		"agents": e.objects.Agents, "listeners": e.objects.Listeners,
 	}); err != nil {
+		return err
+	}
+	if err := e.lists.pin(pins); err != nil {
 		return err
 	}
 	if err := errors.Join(pinProtected(pins, e.config.Services), e.watchTransmit(pins)); err != nil {
@@ -383,6 +400,9 @@ func (e *Edge) LearningLeft() time.Duration {
 // Close lets go of everything; what is pinned goes on.
 func (e *Edge) Close() error {
 	closeLinks(e.links)
+	if e.lists != nil {
+		e.lists.checks.Close()
+	}
 	return e.objects.Close()
 }
 
@@ -395,7 +415,10 @@ func (e *Edge) LoadBeside(spec *ebpf.CollectionSpec) (*ebpf.Collection, error) {
 		return nil, err
 	}
 	m := &e.objects.edgeMaps
-	for name, m := range map[string]*ebpf.Map{"filter_lines": m.FilterLines, "keys": m.Keys} {
+	for name, m := range map[string]*ebpf.Map{
+		"filter_lines": m.FilterLines, "keys": m.Keys,
+		"flow_budgets": m.FlowBudgets, "answer_budgets": m.AnswerBudgets,
+	} {
 		spec.Maps[name].MaxEntries = m.MaxEntries()
 	}
 	options := ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
@@ -403,6 +426,9 @@ func (e *Edge) LoadBeside(spec *ebpf.CollectionSpec) (*ebpf.Collection, error) {
 		"prefixes6": m.Prefixes6, "port_ranges": m.PortRanges, "counters": m.Counters,
 		"filter": m.Filter, "filter_lines": m.FilterLines,
 		"bridge_ports": m.BridgePorts, "route_ports": m.RoutePorts,
+		"deny4": m.Deny4, "deny6": m.Deny6, "allow4": m.Allow4, "allow6": m.Allow6,
+		"places4": m.Places4, "places6": m.Places6, ".data.sources": e.lists.checks,
+		"flow_budgets": m.FlowBudgets, "answer_budgets": m.AnswerBudgets, "budget_key": m.BudgetKey,
 	}}
 	collection, err := ebpf.NewCollectionWithOptions(spec, options)
 	if err != nil {

@@ -139,20 +139,22 @@ type serverPrefix6 struct {
 }
 
 type serverService struct {
-	_               structs.HostLayout
-	Mode            uint8
-	KeysEnd         uint8
-	Options         uint8
-	Domain          uint8
-	Mss4            uint16
-	Mss6            uint16
-	Window          uint16
-	Setup           uint8
-	Silent          uint8
-	Admission       uint8
-	Strategy        uint8
-	Pad             [2]uint8
-	ProbeIntervalNs uint32
+	_                structs.HostLayout
+	Mode             uint8
+	KeysEnd          uint8
+	Options          uint8
+	Domain           uint8
+	Mss4             uint16
+	Mss6             uint16
+	Window           uint16
+	Setup            uint8
+	Silent           uint8
+	Admission        uint8
+	Strategy         uint8
+	MinTtl           uint8
+	Pad              uint8
+	ProbeIntervalNs  uint32
+	PacketIntervalNs uint32
 }
 
 type serverServiceMemo struct {

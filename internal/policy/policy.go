@@ -136,6 +136,9 @@ type Service struct {
 	Admission Admission
 	Probes    int // a second, of unknown packets; 0: none
 	Strategy  Strategy
+
+	MinTTL         uint8 // of packets that are no SYN
+	PacketsPerFlow int   // a second, of a verified flow; 0: no budget
 }
 
 // Relays says whether packets of the service go to its agent in messages.
