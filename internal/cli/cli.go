@@ -94,6 +94,8 @@ func newRootCommand(env *environment) *cobra.Command {
 		newServerCommand(env),
 		newStatusCommand(env),
 		newDetachCommand(env),
+		newDenyCommand(env),
+		newAllowCommand(env),
 		newBenchCommand(env),
 		newKeysCommand(env),
 		newLabCommand(env),

@@ -30,6 +30,7 @@ type Edge struct {
 	Services      []policy.Service
 	Table         *policy.Table
 	Control       *Control // nil: no control messages
+	Floods        policy.Floods
 
 	source *source
 }
@@ -81,6 +82,8 @@ type edgeFile struct {
 	Services      []serviceFile `yaml:"services"`
 
 	Control *edgeControlFile `yaml:"control"`
+
+	Floods floodsFile `yaml:",inline"`
 }
 
 type serverFile struct {
@@ -112,6 +115,9 @@ type serviceFile struct {
 
 	Admission string `yaml:"admission"`
 	Probes    *int   `yaml:"probes"`
+
+	MinTTL         *int `yaml:"min_ttl"`
+	PacketsPerFlow *int `yaml:"packets_per_flow"`
 }
 
 // ReadEdge reads and checks an edge's file. Interfaces must exist.
@@ -129,6 +135,7 @@ func ReadEdge(name string) (*Edge, error) {
 		func() error { return c.readForward(src, &f) },
 		func() error { return c.readFilter(src, &f) },
 		func() (err error) { c.Services, c.Table, err = src.services(f.Services); return err },
+		func() error { return c.readFloods(src, &f.Floods) },
 		func() error { return c.readControl(src, f.Control) },
 		func() error { return c.checkReturn(src) },
 		func() error { return c.checkRelays(src) },
@@ -417,6 +424,9 @@ func (s *source) service(path string, f *serviceFile, out *policy.Service) (err 
 		return s.fail(path+".ports", "service %q has no ports", f.Name)
 	}
 	if err := s.servicePolicy(path, f, out); err != nil {
+		return err
+	}
+	if err := s.serviceFloods(path, f, out); err != nil {
 		return err
 	}
 	return s.serviceAnswer(path, f, out)

@@ -102,3 +102,6 @@ func (e *Edge) writePlaces() error {
 	}
 	return nil
 }
+
+// SweepLists removes the prefixes that have expired.
+func (e *Edge) SweepLists() (int, error) { return e.lists.Sweep() }

@@ -130,13 +130,25 @@ func TestFlowHasNoMorePacketsThanItsBudget(t *testing.T) {
 			t.Errorf("%d packets pass in %s: at least %d and at most %d should", passed, took, perSecond, most)
 		}
 		e.want("another flow", other, "pass_verified")
+		e.want("a RST of another", flagged(other, wire.RST), "pass_verified")
+		e.spendAll()
 		e.want("a RST of the flow", flagged(ack, wire.RST), "drop_flow_budget")
-		e.want("a RST of the other", flagged(other, wire.RST), "pass_verified")
 	}
 	ssh4 := e.handshake(to(syn4(""), "203.0.113.200:22"))
 	e.want("another service", ssh4, "pass_cookie")
 	for range tried {
 		e.want("another service", ssh4, "pass_verified")
+	}
+}
+
+// spendAll leaves no flow a packet for an hour.
+func (e edgeAgent) spendAll() {
+	e.t.Helper()
+	later := monotonic(e.t) + uint64(time.Hour)
+	for i := range e.FlowBudgets.MaxEntries() {
+		if err := e.FlowBudgets.Put(i, later); err != nil {
+			e.t.Fatal(err)
+		}
 	}
 }
 
@@ -149,7 +161,9 @@ func TestBudgetIsSpentByVerifiedFlowsAlone(t *testing.T) {
 	}
 	e.want("first", ack, "pass_cookie")
 	e.want("second", ack, "pass_verified")
+	e.spendAll()
 	e.want("third", ack, "drop_flow_budget")
+	e.want("a stranger, still", neighbour(ack), "drop_bad_cookie")
 }
 
 // Few flows share both of their buckets with floods.

@@ -135,6 +135,7 @@ func TestAllowExemptsFromLimits(t *testing.T) {
 		e, lists := listed(t, careful(func(s *policy.Service) { s.PacketsPerFlow = 1 }))
 		ack := e.handshake(syn6(""))
 		e.want("first", ack, "pass_cookie")
+		e.spendAll()
 		lists.mustAdd(t, Allow, 0, "2001:db8:c::1/128")
 		for range 100 {
 			e.want("data", ack, "pass_verified")

@@ -48,6 +48,10 @@ func Run(ctx context.Context, c *config.Edge, o Options) error {
 		return err
 	}
 	defer agent.Close()
+	warnOfBypass(c, o.Log)
+	ctx, stop := context.WithCancel(ctx)
+	sweeping := SweepLists(ctx, o.Log, agent)
+	defer func() { stop(); <-sweeping }()
 	peers, err := speak(ctx, c, o.Log, keeper, agent, pins)
 	if err != nil {
 		return err
@@ -81,7 +85,7 @@ func start(c *config.Edge, o Options, keeper *upkeep.Keeper, pins *dataplane.Pin
 	agent, err := dataplane.LoadEdge(pins, dataplane.EdgeConfig{
 		Services: c.Services, Table: c.Table, Domains: DomainsOf(c.Services), Epochs: keeper.Epochs(),
 		Outside: Interfaces(c.Outside), Inside: Interfaces(c.Inside), Forward: forward, Generic: c.Generic,
-		Flows: c.Flows, Generation: c.Generation,
+		Flows: c.Flows, Generation: c.Generation, Floods: c.Floods,
 	})
 	if err != nil {
 		return nil, err

@@ -241,6 +241,9 @@ func (a *agents) serve(ctx context.Context, log *slog.Logger, watch *server.Watc
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	lost := edge.NewLossReport(log)
+	sweep, stop := context.WithCancel(ctx)
+	sweeping := edge.SweepLists(sweep, log, a.edge)
+	defer func() { stop(); <-sweeping }()
 	for {
 		select {
 		case <-ctx.Done():
