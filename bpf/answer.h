@@ -3,20 +3,14 @@
 #ifndef SMARTCOOKIE_ANSWER_H
 #define SMARTCOOKIE_ANSWER_H
 
+#include "budget.h"
 #include "epoch.h"
 #include "forward.h"
-#include "lib/synack.h"
+#include "reply.h"
 #include "service.h"
+#include "sources.h"
 
 enum { TSVAL_SHIFT_NS = 20 }; /* TSval ticks every 2^20 ns */
-
-/* A veth delivers what XDP_TX sends only if its other end has an XDP program,
- * but what is redirected to it also if that has GRO. Set when loading. */
-const volatile bool answer_by_redirect = false;
-
-/* Frames may lie in several buffers (xdp.frags); set when loading, where the
- * MTU asks for it. */
-const volatile bool multi_buffer = false;
 
 INLINE u32 tsval_make(const struct moment *now, const struct tcp_options *o)
 {
@@ -34,81 +28,40 @@ INLINE void answer_options(struct xdp_md *ctx, const struct packet *p,
 	options_limit(o, service->options);
 }
 
-INLINE void swap_addresses(u16 *mac)
+/* Whether the network of a SYN's source has had its answers. */
+INLINE bool answers_limited(const struct packet *p, const struct moment *now)
 {
-	for (int i = 0; i < 3; i++) {
-		u16 other = mac[i];
-
-		mac[i] = mac[3 + i];
-		mac[3 + i] = other;
-	}
+	return answers_per_window && UNLIKELY(answer_exceeds(p, now->monotonic_ns)) &&
+	       !source_allowed(&p->flow);
 }
 
-enum { LINK_LENGTH_MAX = ETHERNET_LENGTH + VLAN_TAGS_MAX * VLAN_LENGTH, GROW_MASK = 0x1f };
-
-/* Longer at the head, where every driver has room for XDP; the link header
- * moves there. What is behind it is written anew anyway. */
-INLINE bool frame_grow_head(struct xdp_md *ctx, const struct packet *p, u32 delta)
+/* What becomes of a SYN; an answer is made with the key in *slot. */
+INLINE enum verdict answer_verdict(const struct xdp_md *ctx, const struct packet *p,
+				   const struct service *service, const struct moment *now,
+				   const struct key_slot **slot)
 {
-	if (bpf_xdp_adjust_head(ctx, -(int)delta))
-		return false;
-	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	u16 *to = data;
-	const u16 *from = data + (delta & GROW_MASK);
-
-	if ((void *)to + LINK_LENGTH_MAX > end || (const void *)from + LINK_LENGTH_MAX > end)
-		return false;
-	for (u32 i = 0; i < LINK_LENGTH_MAX / 2 && i < p->network / 2; i++)
-		to[i] = from[i];
-	return true;
-}
-
-/* A veth leaves behind a frame what its allocation was rounded up by: 2 bytes
- * where a client's SYN asks for SACK or a scale alone. */
-INLINE bool frame_resize(struct xdp_md *ctx, const struct packet *p, s32 delta)
-{
-	return !bpf_xdp_adjust_tail(ctx, delta) ||
-	       (delta > 0 && frame_grow_head(ctx, p, (u32)delta));
-}
-
-/* A SYN that every station gets; an answer would come from no one (RFC 1122
- * 4.2.3.10). */
-INLINE bool sent_to_many(const struct xdp_md *ctx)
-{
-	const u8 *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-
-	return data + 1 > end || (data[0] & 1);
-}
-
-/* Fits the frame to the answer and writes it; the VLAN tags stay. */
-INLINE bool answer_write(struct xdp_md *ctx, const struct packet *p, const struct tcp_options *o,
-			 const struct synack *s)
-{
-	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	u32 want = p->network + synack_length(p, o);
-	s32 delta = (s32)want - (multi_buffer ? (s32)bpf_xdp_get_buff_len(ctx) : (s32)(end - data));
-
-	if (delta && !frame_resize(ctx, p, delta))
-		return false;
-	data = (void *)(long)ctx->data;
-	end = (void *)(long)ctx->data_end;
-	if (data + ETHERNET_LENGTH > end)
-		return false;
-	swap_addresses(data);
-	return synack_write(packet_at_network(data, p), end, p, o, s);
+	*slot = key_of(service->domain, now->epoch);
+	if (!*slot) /* the service says whether to fail open or closed */
+		return service->keys_end == KEYS_END_PASS ? VERDICT_PASS_NO_KEY :
+							    VERDICT_DROP_NO_KEY;
+	if (source_is_bad(&p->flow) || sent_to_many(ctx))
+		return VERDICT_DROP_BAD_SOURCE;
+	if (answers_limited(p, now))
+		return VERDICT_DROP_ANSWER_LIMIT;
+	return VERDICT_ANSWER_SYN;
 }
 
 INLINE int answer(struct xdp_md *ctx, const struct packet *p, const struct service *service, u32 id,
 		  const struct moment *now)
 {
-	const struct key_slot *slot = key_of(service->domain, now->epoch);
+	const struct key_slot *slot;
+	enum verdict verdict = answer_verdict(ctx, p, service, now, &slot);
 	struct tcp_options o;
 
-	if (!slot) /* the service says whether to fail open or closed */
-		return service->keys_end == KEYS_END_PASS ? pass(ctx, p, id, VERDICT_PASS_NO_KEY) :
-							    drop(id, VERDICT_DROP_NO_KEY);
-	if (source_is_bad(&p->flow) || sent_to_many(ctx))
-		return drop(id, VERDICT_DROP_BAD_SOURCE);
+	if (verdict == VERDICT_PASS_NO_KEY)
+		return pass(ctx, p, id, verdict);
+	if (verdict != VERDICT_ANSWER_SYN)
+		return drop(id, verdict);
 	answer_options(ctx, p, service, &o);
 	struct synack s = {
 		.cookie = cookie_make(slot, &p->flow, p->seq, options_code(&o, p->flow.v6)),

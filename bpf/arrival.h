@@ -3,6 +3,7 @@
 #ifndef SMARTCOOKIE_ARRIVAL_H
 #define SMARTCOOKIE_ARRIVAL_H
 
+#include "defended.h"
 #include "enforced.h"
 #include "icmp.h"
 
@@ -17,13 +18,13 @@ NOINLINE bool proves_another(const struct packet *p, const struct service *servi
 }
 
 /* A SYN: strict lets none pass that has not met an edge. */
-INLINE int server_open(const struct packet *p, u32 id)
+INLINE int server_open(const struct packet *p, const struct service *service, u32 id)
 {
 	if (!strict || source_is_allowed(p))
 		return next(id, VERDICT_PASS_SYN);
 	struct moment now = moment_now();
-	return unenforced(&now) ? next(id, VERDICT_PASS_UNENFORCED) :
-				  refuse(id, VERDICT_DROP_STRICT_SYN);
+	return unenforced(service, &now) ? next(id, VERDICT_PASS_UNENFORCED) :
+					   reject(service, id, VERDICT_DROP_STRICT_SYN);
 }
 
 /* A packet to a protected service, or the verdict of another one. */
@@ -36,6 +37,26 @@ struct arrival {
 INLINE struct arrival arrival_passes(enum verdict verdict)
 {
 	return (struct arrival){ .verdict = next(SERVICE_NONE, verdict) };
+}
+
+INLINE bool service_acts(u32 id, const struct service *service)
+{
+	(void)id;
+	return service->mode != MODE_OFF && service->mode != MODE_MONITOR;
+}
+
+/* Not a whole TCP segment, to a protected prefix. */
+NOINLINE int server_unparsed(const struct packet *p, enum parsed parsed)
+{
+	const struct port_set *set = p ? prefix_find(p->flow.destination, p->flow.v6) : NULL;
+	u32 monitored = SERVICE_NONE;
+
+	if (!set)
+		return next(SERVICE_NONE, VERDICT_PASS_OTHER);
+	if (defended_at(set, &monitored))
+		return refuse(SERVICE_NONE, parsed_fault(parsed));
+	return next(monitored,
+		    monitored == SERVICE_NONE ? VERDICT_PASS_OTHER : parsed_fault(parsed));
 }
 
 /* What comes to the services of tenants, or to this host's own. */
@@ -52,7 +73,7 @@ INLINE struct arrival arrival_of(struct __sk_buff *skb, struct packet *p, bool t
 	if (found == UNPROTECTED)
 		return arrival_passes(VERDICT_PASS_OTHER);
 	if (parsed != PARSED_TCP)
-		return (struct arrival){ .verdict = refuse(SERVICE_NONE, parsed_fault(parsed)) };
+		return (struct arrival){ .verdict = server_unparsed(p, parsed) };
 	u32 id = (u32)found;
 	const struct service *service = service_get(id);
 	if (id == SERVICE_NONE || !service || (service->setup == SETUP_TENANT) != tenants)
@@ -74,8 +95,8 @@ INLINE int server_early(const struct packet *p, const struct service *service, u
 	if (service->mode == MODE_OFF && (fault != VERDICT_PASS_OTHER || flags_open(p->flags)))
 		return next(id, VERDICT_PASS_OFF);
 	if (fault != VERDICT_PASS_OTHER)
-		return refuse(id, fault);
-	return flags_open(p->flags) ? server_open(p, id) : UNDECIDED;
+		return reject(service, id, fault);
+	return flags_open(p->flags) ? server_open(p, service, id) : UNDECIDED;
 }
 
 #endif

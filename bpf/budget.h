@@ -8,6 +8,7 @@
 
 #include "lib/bucket.h"
 #include "filter.h"
+#include "lib/packet.h"
 
 enum {
 	FLOW_BURST_NS = 1000 * 1000 * 1000, /* a flow may spend a second's packets at once */
@@ -114,7 +115,7 @@ INLINE u64 answer_tries(struct answer_budget *b, u64 now_ns)
  * so that as many are answered as the limit says, and a client that repeats its
  * SYN has its chance each time, whatever the flood's rhythm.
  */
-GLOBAL int answer_exceeds(struct packet *p, u64 now_ns)
+GLOBAL int answer_exceeds(const struct packet *p, u64 now_ns)
 {
 	if (!p)
 		return false; /* cannot be: the verifier's doubt */

@@ -15,6 +15,7 @@
 #include "budget.h"
 #include "filter.h"
 #include "forward.h"
+#include "modes.h"
 #include "relay.h"
 #include "sources.h"
 
@@ -88,7 +89,8 @@ INLINE bool expires_behind(const struct xdp_md *ctx, const struct packet *p,
 }
 
 /* Of a flow in the filter. */
-INLINE bool overspends(struct packet *p, const struct service *service, const struct moment *now)
+INLINE bool overspends(const struct packet *p, const struct service *service,
+		       const struct moment *now)
 {
 	return packets_limited && service->packet_interval_ns &&
 	       !flow_spends(&p->flow, service->packet_interval_ns, now->monotonic_ns) &&
@@ -104,12 +106,18 @@ GLOBAL int edge_verified(struct xdp_md *ctx, struct packet *p)
 	enum verdict passes;
 	u32 id, stance;
 	const struct service *service = edge_service(p, &now, &id, &stance, &passes);
+	enum verdict fault = VERDICT_PASS_VERIFIED;
 
-	if (service && expires_behind(ctx, p, service))
-		return drop(id, VERDICT_DROP_LOW_TTL);
-	if (service && overspends(p, service, &now))
-		return drop(id, VERDICT_DROP_FLOW_BUDGET);
-	return pass(ctx, p, SERVICE_NONE, VERDICT_PASS_VERIFIED);
+	if (!service)
+		return pass(ctx, p, SERVICE_NONE, fault);
+	enum conduct conduct = service_conduct(service, id, &now);
+	if (expires_behind(ctx, p, service))
+		fault = VERDICT_DROP_LOW_TTL;
+	else if (overspends(p, service, &now))
+		fault = VERDICT_DROP_FLOW_BUDGET;
+	if (LIKELY(fault == VERDICT_PASS_VERIFIED || conduct > CONDUCT_MONITORS))
+		return pass(ctx, p, SERVICE_NONE, VERDICT_PASS_VERIFIED);
+	return conduct == CONDUCT_MONITORS ? pass(ctx, p, id, fault) : drop(id, fault);
 }
 
 /* Whether a SYN goes to the server as it is; what its client sends then is of
@@ -120,6 +128,59 @@ INLINE bool edge_bypasses(struct packet *p, const struct moment *now)
 		return false;
 	filter_add(&p->flow);
 	return true;
+}
+
+/* A monitored service loses nothing, whoever sends it; neither does an edge that
+ * has none but such. */
+INLINE bool source_is_monitored(const struct packet *p, enum parsed parsed, u32 *monitored)
+{
+	if (parsed == PARSED_TCP) {
+		struct moment now = moment_now();
+		u32 id = service_find(p->flow.destination, p->flow.v6,
+				      flow_destination_port(&p->flow), now.version) &
+			 STANCE_SERVICE;
+		const struct service *service = service_get(id);
+
+		*monitored = id;
+		if (id != SERVICE_NONE)
+			return service && service->mode == MODE_MONITOR;
+	}
+	*monitored = SERVICE_NONE;
+	return !defended_at(NULL, monitored) && *monitored != SERVICE_NONE;
+}
+
+enum { EDGE_GOES_ON = -1 };
+
+/* There are lists: whether the packet is lost for its source. */
+GLOBAL int edge_source(struct xdp_md *ctx, struct packet *p, enum parsed parsed)
+{
+	u32 monitored;
+
+	if (!p || !p->addressed)
+		return EDGE_GOES_ON; /* ARP and the like */
+	enum verdict fault = source_fault(&p->flow, ctx->ingress_ifindex);
+	if (fault == VERDICT_PASS_OTHER)
+		return EDGE_GOES_ON;
+	if (UNLIKELY(source_is_monitored(p, parsed, &monitored)))
+		return pass(ctx, p, monitored, fault);
+	return drop(SERVICE_NONE, fault);
+}
+
+/* What would become of a SYN. A monitored service's packets come here and never
+ * to what answers, challenges or drops: nothing but a count can come of it. */
+NOINLINE u32 open_foretold(const struct xdp_md *ctx, const struct packet *p,
+			   const struct service *service, u32 stance)
+{
+	struct moment now = moment_now();
+	const struct key_slot *slot;
+
+	if (!ctx || !p || !service)
+		return VERDICT_PASS_OTHER; /* cannot be: the verifier's doubt */
+	if (stance & STANCE_STOPS)
+		return VERDICT_DROP_SILENT;
+	if (stance & STANCE_CLOSED)
+		return VERDICT_DROP_CLOSED_PORT;
+	return answer_verdict(ctx, p, service, &now, &slot);
 }
 
 GLOBAL int edge_open(struct xdp_md *ctx, struct packet *p)
@@ -133,16 +194,81 @@ GLOBAL int edge_open(struct xdp_md *ctx, struct packet *p)
 
 	if (!service)
 		return edge_unserved(ctx, p, &now, id, stance, passes);
+	if (UNLIKELY(service->mode != MODE_ALWAYS)) {
+		enum conduct conduct = service_conduct(service, id, &now);
+
+		tally_syn(id, &p->flow);
+		if (conduct == CONDUCT_MONITORS)
+			return pass(ctx, p, id,
+				    (enum verdict)open_foretold(ctx, p, service, stance));
+		if (conduct > CONDUCT_MONITORS) /* fail open: there is no flood */
+			return pass(ctx, p, id, VERDICT_PASS_PASSIVE);
+	}
 	if (edge_bypasses(p, &now))
 		return pass(ctx, p, id, VERDICT_PASS_BYPASS);
 	if (UNLIKELY(stance &
 		     (STANCE_STOPS | STANCE_CLOSED))) /* no answer: the client asks again */
 		return drop(id,
 			    stance & STANCE_STOPS ? VERDICT_DROP_SILENT : VERDICT_DROP_CLOSED_PORT);
-	if (answers_per_window && UNLIKELY(answer_exceeds(p, now.monotonic_ns)) &&
-	    !source_allowed(&p->flow))
-		return drop(id, VERDICT_DROP_ANSWER_LIMIT);
 	return answer(ctx, p, service, id, &now);
+}
+
+/* What is decided of a packet, before anything is done to it. */
+enum action { ACTION_PASS, ACTION_DROP, ACTION_RELAY };
+
+struct decision {
+	enum verdict verdict;
+	enum action action;
+};
+
+INLINE struct decision decided(enum action action, enum verdict verdict)
+{
+	return (struct decision){ .verdict = verdict, .action = action };
+}
+
+/* Of a valid cookie. */
+INLINE struct decision decide_admitted(const struct packet *p, const struct service *service,
+				       u32 id, u32 stance, const struct moment *now)
+{
+	if (UNLIKELY(service->mode != MODE_ALWAYS) && !filter_has(&p->flow))
+		tally_finished(id);
+	if (UNLIKELY(admits_on_confirm(service, stance)))
+		return setup_due(id, now->monotonic_ns) ?
+			       decided(ACTION_RELAY, VERDICT_SENT_SETUP) :
+			       decided(ACTION_DROP, VERDICT_DROP_BUSY);
+	filter_add(&p->flow);
+	return decided(ACTION_PASS, VERDICT_PASS_COOKIE);
+}
+
+INLINE struct decision decide_doubtful(struct xdp_md *ctx, const struct packet *p,
+				       const struct service *service, u32 id, u32 stance,
+				       const struct moment *now, enum conduct conduct)
+{
+	enum verdict fault = flags_fault(p->flags);
+
+	if (fault != VERDICT_PASS_OTHER)
+		return decided(ACTION_DROP, fault);
+	if (expires_behind(ctx, p, service))
+		return decided(ACTION_DROP, VERDICT_DROP_LOW_TTL);
+	if (!flags_acknowledge(p->flags) && filter_has(&p->flow)) /* RST; SYN-ACK to the inside */
+		return overspends(p, service, now) ?
+			       decided(ACTION_DROP, VERDICT_DROP_FLOW_BUDGET) :
+			       decided(ACTION_PASS, VERDICT_PASS_VERIFIED);
+	if (cookie_admits(p, service, now))
+		return decide_admitted(p, service, id, stance, now);
+	if (now->learning || stance & STANCE_LEARNS ||
+	    conduct == CONDUCT_LEARNS) /* fail open: it may be a connection older than we are */
+		return decided(ACTION_PASS, VERDICT_PASS_LEARNING);
+	if (keys_end_passes(service, now))
+		return decided(ACTION_PASS, VERDICT_PASS_NO_KEY);
+	if (forward_mode == FORWARD_LOCAL && socket_exists(ctx, p)) {
+		filter_add(&p->flow);
+		return decided(ACTION_PASS, VERDICT_PASS_SOCKET);
+	}
+	if (UNLIKELY(service->probe_interval_ns) && flags_acknowledge(p->flags) &&
+	    probe_due(id, service->probe_interval_ns, now->monotonic_ns))
+		return decided(ACTION_RELAY, VERDICT_SENT_PROBE);
+	return decided(ACTION_DROP, unverified_verdict(p, service, now));
 }
 
 /* Neither a SYN nor, if it has an ACK, in the filter: the cookie decides. */
@@ -157,46 +283,38 @@ GLOBAL int edge_doubtful(struct xdp_md *ctx, struct packet *p)
 
 	if (!service)
 		return edge_unserved(ctx, p, &now, id, stance, passes);
-	enum verdict fault = flags_fault(p->flags);
-	if (fault != VERDICT_PASS_OTHER)
-		return drop(id, fault);
-	if (expires_behind(ctx, p, service))
-		return drop(id, VERDICT_DROP_LOW_TTL);
-	if (!flags_acknowledge(p->flags) && filter_has(&p->flow)) /* RST; SYN-ACK to the inside */
-		return overspends(p, service, &now) ? drop(id, VERDICT_DROP_FLOW_BUDGET) :
-						      pass(ctx, p, id, VERDICT_PASS_VERIFIED);
-	if (cookie_admits(p, service, &now)) {
-		if (UNLIKELY(admits_on_confirm(service, stance)))
-			return setup_due(id, now.monotonic_ns) ? relay(ctx, p, id, CONTROL_SETUP) :
-								 drop(id, VERDICT_DROP_BUSY);
-		filter_add(&p->flow);
-		return pass(ctx, p, id, VERDICT_PASS_COOKIE);
-	}
-	if (now.learning ||
-	    stance & STANCE_LEARNS) /* fail open: it may be a connection older than we are */
-		return pass(ctx, p, id, VERDICT_PASS_LEARNING);
-	if (keys_end_passes(service, &now))
-		return pass(ctx, p, id, VERDICT_PASS_NO_KEY);
-	if (forward_mode == FORWARD_LOCAL && socket_exists(ctx, p)) {
-		filter_add(&p->flow);
-		return pass(ctx, p, id, VERDICT_PASS_SOCKET);
-	}
-	if (UNLIKELY(service->probe_interval_ns) && flags_acknowledge(p->flags) &&
-	    probe_due(id, service->probe_interval_ns, now.monotonic_ns))
-		return relay(ctx, p, id, CONTROL_PROBE);
-	return drop(id, unverified_verdict(p, service, &now));
+	enum conduct conduct = service_conduct(service, id, &now);
+	if (UNLIKELY(conduct == CONDUCT_PASSES)) /* fail open: there is no flood */
+		return pass(ctx, p, id, VERDICT_PASS_PASSIVE);
+	struct decision d = decide_doubtful(ctx, p, service, id, stance, &now, conduct);
+	if (d.action == ACTION_PASS || conduct == CONDUCT_MONITORS)
+		return pass(ctx, p, id, d.verdict);
+	if (d.action == ACTION_RELAY)
+		return relay(ctx, p, id,
+			     d.verdict == VERDICT_SENT_SETUP ? CONTROL_SETUP : CONTROL_PROBE);
+	if (UNLIKELY(conduct == CONDUCT_DRAINS))
+		return pass(ctx, p, id, VERDICT_PASS_PASSIVE);
+	return drop(id, d.verdict);
 }
 
-/* Not a whole TCP segment: lost to a protected prefix, untouched elsewhere. */
+/* Not a whole TCP segment: lost to a protected prefix, untouched elsewhere.
+ * Which service it is for cannot be told: it is lost if one there is defended. */
 GLOBAL int edge_unparsed(struct xdp_md *ctx, struct packet *p, enum parsed parsed)
 {
 	if (!p)
 		return XDP_DROP; /* cannot be: the verifier's doubt */
-	if (parsed == PARSED_VLAN_DEPTH)
-		return drop(SERVICE_NONE, VERDICT_DROP_VLAN_DEPTH);
-	if (parsed != PARSED_OTHER && prefix_find(p->flow.destination, p->flow.v6))
-		return drop(SERVICE_NONE, parsed_fault(parsed));
-	return pass(ctx, p, SERVICE_NONE, VERDICT_PASS_OTHER);
+	const struct port_set *set = NULL;
+	enum verdict fault =
+		parsed == PARSED_VLAN_DEPTH ? VERDICT_DROP_VLAN_DEPTH : parsed_fault(parsed);
+	u32 monitored = SERVICE_NONE;
+
+	if (parsed != PARSED_VLAN_DEPTH && parsed != PARSED_OTHER)
+		set = prefix_find(p->flow.destination, p->flow.v6);
+	if (parsed != PARSED_VLAN_DEPTH && !set)
+		return pass(ctx, p, SERVICE_NONE, VERDICT_PASS_OTHER);
+	if (defended_at(set, &monitored))
+		return drop(SERVICE_NONE, fault);
+	return pass(ctx, p, monitored, monitored == SERVICE_NONE ? VERDICT_PASS_OTHER : fault);
 }
 
 INLINE int from_outside(struct xdp_md *ctx)
@@ -208,10 +326,10 @@ INLINE int from_outside(struct xdp_md *ctx)
 	if (UNLIKELY(!packet_plain(data, end, &p)))
 		parsed = packet_frame(data, end, &p);
 	if (UNLIKELY(source_checks)) {
-		enum verdict fault = (enum verdict)source_fault(ctx, &p);
+		int action = edge_source(ctx, &p, parsed);
 
-		if (fault != VERDICT_PASS_OTHER)
-			return drop(SERVICE_NONE, fault);
+		if (action != EDGE_GOES_ON)
+			return action;
 	}
 	if (parsed != PARSED_TCP)
 		return edge_unparsed(ctx, &p, parsed);
@@ -236,9 +354,15 @@ INLINE void edge_learn(const struct packet *p)
 	if (filter_fresh(&flow))
 		return;
 	struct moment now = moment_now();
-	if (service_find(p->flow.source, p->flow.v6, (u16)(p->flow.ports >> 16), now.version) !=
-	    SERVICE_NONE)
-		filter_add(&flow);
+	u32 stance =
+		service_find(p->flow.source, p->flow.v6, (u16)(p->flow.ports >> 16), now.version);
+	u32 id = stance & STANCE_SERVICE;
+	if (id == SERVICE_NONE &&
+	    !(stance & STANCE_OTHER)) /* answers to other ports must come in */
+		return;
+	if (flags_acknowledge(p->flags) && !filter_has(&flow))
+		tally_finished(id);
+	filter_add(&flow);
 }
 
 INLINE int from_inside(struct xdp_md *ctx)

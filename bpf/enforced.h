@@ -17,13 +17,14 @@ struct {
 	__type(value, u64);
 } enforced_until SEC(".maps");
 
-/* Fail open: where no edge answers SYNs, handshakes are the kernel's own. */
-INLINE bool unenforced(const struct moment *now)
+/* Fail open: where no edge answers SYNs, handshakes are the kernel's own. With
+ * `auto` that is most of the time, and without edges nobody says when. */
+INLINE bool unenforced(const struct service *service, const struct moment *now)
 {
 	u32 zero = 0;
 
 	if (!hears_edges)
-		return false;
+		return service->mode == MODE_AUTO;
 	const u64 *until = bpf_map_lookup_elem(&enforced_until, &zero);
 	return !until || now->monotonic_ns >= *until;
 }

@@ -69,12 +69,23 @@ struct {
 	__type(value, u64);
 } counters SEC(".maps");
 
+/* By service id: written and read by the daemons and tools alone. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SERVICES_MAX + 1);
+	__type(key, u32);
+	__type(value, struct service_label);
+} labels SEC(".maps");
+
 /* Named so that the daemons' Go is generated from them. */
 struct generated {
 	enum contract_version *version;
 	enum cookie_hash *hash;
 	enum service_limits *limits;
 	enum service_mode *mode;
+	enum detector_phase *phase;
+	enum detector_cause *cause;
+	enum service_name_limit *name_limit;
 	enum service_option *option;
 	enum keys_end *keys_end;
 	enum verdict *verdict;

@@ -45,8 +45,8 @@ NOINLINE int server_new(struct __sk_buff *skb, const struct packet *p,
 	if (!proven) {
 		if (listener && kernel_cookie_is_valid(skb, p, listener))
 			return next(id, VERDICT_PASS_KERNEL_COOKIE);
-		return unenforced(&now) ? next(id, VERDICT_PASS_UNENFORCED) :
-					  refuse(id, VERDICT_DROP_BAD_COOKIE);
+		return unenforced(service, &now) ? next(id, VERDICT_PASS_UNENFORCED) :
+						   reject(service, id, VERDICT_DROP_BAD_COOKIE);
 	}
 	if (!listener) /* the kernel answers with a RST, as for any closed port */
 		return next(id, VERDICT_PASS_CLOSED_PORT);
@@ -150,7 +150,7 @@ INLINE int server_judge(struct __sk_buff *skb, const struct packet *p,
 	if (p->flags & TCP_RST)
 		return next(id, VERDICT_PASS_RST);
 	if (p->flags & TCP_SYN)
-		return refuse(id, VERDICT_DROP_UNVERIFIED_SYNACK);
+		return reject(service, id, VERDICT_DROP_UNVERIFIED_SYNACK);
 	return server_new(skb, p, service, id, sk);
 }
 

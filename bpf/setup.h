@@ -80,6 +80,14 @@ INLINE int refuse(u32 service, enum verdict verdict)
 	return TC_DROP;
 }
 
+/* Lost for what it lacks; at a service that only monitors, counted so and let
+ * through. What makes and carries connections goes on there: an edge that
+ * answers in front of it needs that. */
+INLINE int reject(const struct service *service, u32 id, enum verdict verdict)
+{
+	return service->mode == MODE_MONITOR ? next(id, verdict) : refuse(id, verdict);
+}
+
 GLOBAL bool source_is_allowed(const struct packet *p)
 {
 	if (!p)

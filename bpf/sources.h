@@ -100,7 +100,7 @@ INLINE bool source_listed(void *list4, void *list6, const struct flow *f)
 }
 
 /* Exempt from deny and from every limit, never from the cookie. */
-GLOBAL int source_allowed(struct flow *f)
+GLOBAL int source_allowed(const struct flow *f)
 {
 	return f && source_listed(&allow4, &allow6, f);
 }
@@ -117,25 +117,23 @@ INLINE const struct place *source_place(const struct flow *f)
 }
 
 /* What a source alone is lost for; VERDICT_PASS_OTHER: nothing. */
-GLOBAL int source_fault(struct xdp_md *ctx, struct packet *p)
+INLINE enum verdict source_fault(const struct flow *f, u32 port)
 {
-	if (!p || !p->addressed)
-		return VERDICT_PASS_OTHER; /* ARP and the like */
 	if (source_checks & SOURCES_PLACED) {
-		const struct place *place = source_place(&p->flow);
+		const struct place *place = source_place(f);
 
-		if (place && place->port != ctx->ingress_ifindex)
+		if (place && place->port != port)
 			return VERDICT_DROP_SPOOFED_INSIDE;
 	}
-	if (source_checks & SOURCES_DENIED && source_listed(&deny4, &deny6, &p->flow) &&
-	    !source_allowed(&p->flow))
+	if (source_checks & SOURCES_DENIED && source_listed(&deny4, &deny6, f) &&
+	    !source_allowed(f))
 		return VERDICT_DROP_DENIED;
 	return VERDICT_PASS_OTHER;
 }
 
 /* A SYN that goes to the server as it is. Beyond its rate, or by another CPU's
  * luck, it is answered like any other. */
-GLOBAL int source_bypasses(struct packet *p, u64 now_ns)
+GLOBAL int source_bypasses(const struct packet *p, u64 now_ns)
 {
 	if (!p)
 		return false; /* cannot be: the verifier's doubt */

@@ -213,8 +213,8 @@ NOINLINE int tenant_new(struct __sk_buff *skb, const struct packet *p,
 		return next(id, VERDICT_PASS_OFF);
 	if (!strict || source_is_allowed(p))
 		return next(id, VERDICT_PASS_UNPROVEN);
-	return unenforced(&now) ? next(id, VERDICT_PASS_UNENFORCED) :
-				  refuse(id, VERDICT_DROP_BAD_COOKIE);
+	return unenforced(service, &now) ? next(id, VERDICT_PASS_UNENFORCED) :
+					   reject(service, id, VERDICT_DROP_BAD_COOKIE);
 }
 
 INLINE bool tenant_is_silent(const struct translation *t)
@@ -265,8 +265,9 @@ INLINE int tenant_service(struct __sk_buff *skb, const struct packet *p,
 	if (p->flags & TCP_RST)
 		return next(id, VERDICT_PASS_RST);
 	if (p->flags & TCP_SYN) /* the tenant may have sent the SYN, from a protected port */
-		return !strict || source_is_allowed(p) ? next(id, VERDICT_PASS_UNPROVEN) :
-							 refuse(id, VERDICT_DROP_UNVERIFIED_SYNACK);
+		return !strict || source_is_allowed(p) ?
+			       next(id, VERDICT_PASS_UNPROVEN) :
+			       reject(service, id, VERDICT_DROP_UNVERIFIED_SYNACK);
 	return tenant_new(skb, p, service, id);
 }
 

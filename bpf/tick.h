@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What must go on when no daemon runs: the sweep of the filter and, in the
- * host shape, the keys of the coming epochs. One kernel timer does both.
+ * What must go on when no daemon runs: the sweep of the filter, the detectors
+ * and, in the host shape, the keys of the coming epochs. One kernel timer does
+ * it all.
  */
 #ifndef SMARTCOOKIE_TICK_H
 #define SMARTCOOKIE_TICK_H
 
 #include "epoch.h"
 #include "filter.h"
+#include "modes.h"
 
 enum {
 	TICK_NS = 10 * 1000 * 1000,
@@ -20,6 +22,8 @@ struct ticking {
 	struct bpf_timer timer;
 	u64 from_ns; /* when the sweep began, and the lines that it has passed since */
 	u64 passed;
+	u32 looked; /* services, by the detectors */
+	u32 pad;
 };
 
 struct {
@@ -118,6 +122,7 @@ static int tick(void *map, u32 *key, struct ticking *t)
 	(void)key;
 	sweep(t, now_ns);
 	host_keys(now_ns);
+	detect(&t->looked, now_ns);
 	bpf_timer_start(&t->timer, TICK_NS, 0);
 	return 0;
 }

@@ -137,7 +137,13 @@ enum service_limits {
 	PREFIXES_MAX = 65536,
 };
 
-enum service_mode { MODE_OFF = 0, MODE_ALWAYS = 1 };
+enum service_mode {
+	MODE_OFF = 0,      /* everything passes */
+	MODE_ALWAYS = 1,
+	MODE_MONITOR = 2,  /* decides and counts; everything passes */
+	MODE_AUTO = 3,     /* everything passes until the detector sees a flood */
+	MODE_STARTING = 4, /* always, but unknown packets still pass: until the timer says so */
+};
 
 /* What becomes of new connections when the keys have run out. */
 enum keys_end { KEYS_END_STOP = 0, KEYS_END_PASS = 1 };
@@ -174,7 +180,7 @@ enum service_option {
 };
 
 struct service {
-	__u8  mode;     /* enum service_mode */
+	__u8  mode;     /* enum service_mode that holds now */
 	__u8  keys_end; /* enum keys_end */
 	__u8  options;  /* enum service_option */
 	__u8  domain;   /* index of the key domain */
@@ -212,6 +218,88 @@ struct port_range {
 	__u16 high; /* inclusive */
 	__u16 service;
 	__u16 pad;
+};
+
+/* ---- the detector -------------------------------------------------------
+ *
+ *                a figure crosses its limit
+ *     PASSIVE ------------------------------> GRACE
+ *        ^                                      | GRACE_MS
+ *        | LEAVE_MS                             v
+ *     LEAVING <-----------------------------  ACTIVE
+ *        |       all figures low for T2         ^
+ *        +--------------------------------------+
+ *                a figure crosses its limit
+ */
+enum detector_phase {
+	DETECTOR_PASSIVE = 0, /* everything passes */
+	DETECTOR_GRACE   = 1, /* SYNs are answered, unknown packets still pass */
+	DETECTOR_ACTIVE  = 2,
+	DETECTOR_LEAVING = 3, /* as ACTIVE; agents are told that nothing is enforced */
+};
+
+enum detector_layout {
+	DETECTOR_SLOTS   = 16, /* that make a second, which is what a figure looks back */
+	DETECTOR_GRACE_MS = 3000,
+	DETECTOR_LEAVE_MS = 3000, /* agents hear of it every second */
+	DETECTOR_T2_MOST  = 16,   /* times calm_ms */
+	DETECTOR_UNFINISHED_FROM = 10, /* the share counts from a tenth of `syns` on */
+	DETECTOR_DECAY_SHIFT = 7, /* half-open ones fade by 1/128 in a slot: in 8 s to 1/e */
+	DETECTOR_HALF_OPEN_MOST = 1 << 20, /* that are estimated */
+};
+
+/* Which limits a figure has crossed: bits. */
+enum detector_cause { CAUSE_SYNS = 1, CAUSE_UNFINISHED = 2, CAUSE_HALF_OPEN = 4 };
+
+struct detect_limits {
+	__u32 syns;       /* in a second */
+	__u32 unfinished; /* handshakes, percent; 0: not looked at */
+	__u32 half_open;  /* handshakes; 0: not looked at */
+	__u32 calm_ms;    /* T2 of a first flood */
+};
+
+struct detect_figures {
+	__u32 syns; /* in the last second */
+	__u32 unfinished;
+	__u32 half_open;
+	__u32 cause; /* enum detector_cause */
+};
+
+struct detector {
+	struct detect_limits limits;
+	struct detect_figures now;
+	struct detect_figures on;  /* when it last began to act */
+	struct detect_figures off; /* when it last ended */
+	__u64 since_ns;     /* of the phase, monotonic */
+	__u64 calm_from_ns; /* since when all figures are low; 0: they are not */
+	__u64 on_ns;
+	__u64 off_ns;
+	__u64 syns;     /* of the tallies at the last look */
+	__u64 finished;
+	__u64 slot;     /* the last look's, by number; 0: there was none */
+	__u32 slot_syns[DETECTOR_SLOTS];
+	__u32 slot_finished[DETECTOR_SLOTS];
+	__u32 half_open;
+	__u32 calm_ms; /* T2 now */
+	__u32 times_on;
+	__u32 times_off;
+	__u32 phase; /* enum detector_phase */
+	__u32 pad;
+};
+
+/* Of a service on one CPU, since the start. */
+struct tally {
+	__u64 syns;
+	__u64 finished; /* handshakes */
+};
+
+enum service_name_limit { SERVICE_NAME_BYTES = 64 };
+
+/* What an operator calls a service, and what its configuration says. */
+struct service_label {
+	__u8 name[SERVICE_NAME_BYTES]; /* ends in zeros; none: no such service */
+	__u8 mode;                     /* enum service_mode, configured */
+	__u8 pad[7];
 };
 
 /* ---- sources ------------------------------------------------------------ */
@@ -578,6 +666,9 @@ enum verdict {
 	VERDICT_HOLD_EARLY,            /* came before the SYN-ACK: sent on behind it */
 	VERDICT_PASS_UNPROVEN,         /* no translated connection's: the tenant judges */
 
+	/* edge: modes */
+	VERDICT_PASS_PASSIVE,          /* auto, and there is no flood */
+
 	/* edge: floods of other packets, and limits */
 	VERDICT_DROP_DENIED,           /* its source is on the deny list */
 	VERDICT_DROP_SPOOFED_INSIDE,   /* its source cannot be behind this port */
@@ -602,6 +693,8 @@ enum transmit_failure {
 
 _Static_assert(sizeof(struct key_slot) == 32, "key_slot");
 _Static_assert(sizeof(struct agent_clock) == 32, "agent_clock");
+_Static_assert(sizeof(struct detector) == 272, "detector");
+_Static_assert(sizeof(struct service_label) == 72, "service_label");
 _Static_assert(sizeof(struct service) == 24, "service");
 _Static_assert(sizeof(struct listed) == 16, "listed");
 _Static_assert(sizeof(struct place) == 12, "place");

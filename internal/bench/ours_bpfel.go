@@ -38,6 +38,53 @@ type oursControlPeer struct {
 	HeardNs       uint64
 }
 
+type oursDetector struct {
+	_      structs.HostLayout
+	Limits struct {
+		_          structs.HostLayout
+		Syns       uint32
+		Unfinished uint32
+		HalfOpen   uint32
+		CalmMs     uint32
+	}
+	Now struct {
+		_          structs.HostLayout
+		Syns       uint32
+		Unfinished uint32
+		HalfOpen   uint32
+		Cause      uint32
+	}
+	On struct {
+		_          structs.HostLayout
+		Syns       uint32
+		Unfinished uint32
+		HalfOpen   uint32
+		Cause      uint32
+	}
+	Off struct {
+		_          structs.HostLayout
+		Syns       uint32
+		Unfinished uint32
+		HalfOpen   uint32
+		Cause      uint32
+	}
+	SinceNs      uint64
+	CalmFromNs   uint64
+	OnNs         uint64
+	OffNs        uint64
+	Syns         uint64
+	Finished     uint64
+	Slot         uint64
+	SlotSyns     [16]uint32
+	SlotFinished [16]uint32
+	HalfOpen     uint32
+	CalmMs       uint32
+	TimesOn      uint32
+	TimesOff     uint32
+	Phase        uint32
+	Pad          uint32
+}
+
 type oursEpochCache struct {
 	_        structs.HostLayout
 	Epoch    uint64
@@ -148,6 +195,13 @@ type oursService struct {
 	PacketIntervalNs uint32
 }
 
+type oursServiceLabel struct {
+	_    structs.HostLayout
+	Name [64]uint8
+	Mode uint8
+	Pad  [7]uint8
+}
+
 type oursServiceMemo struct {
 	_       structs.HostLayout
 	Version uint64
@@ -155,6 +209,12 @@ type oursServiceMemo struct {
 	Port    uint16
 	Found   uint16
 	V6      uint32
+}
+
+type oursTally struct {
+	_        structs.HostLayout
+	Syns     uint64
+	Finished uint64
 }
 
 // Names of all BPF objects in the ELF.
@@ -174,11 +234,13 @@ const (
 	oursMapCovered6           = "covered6"
 	oursMapDeny4              = "deny4"
 	oursMapDeny6              = "deny6"
+	oursMapDetectors          = "detectors"
 	oursMapEpochSeen          = "epoch_seen"
 	oursMapFilter             = "filter"
 	oursMapFilterLines        = "filter_lines"
 	oursMapFlowBudgets        = "flow_budgets"
 	oursMapKeys               = "keys"
+	oursMapLabels             = "labels"
 	oursMapListeners          = "listeners"
 	oursMapPlaces4            = "places4"
 	oursMapPlaces6            = "places6"
@@ -190,6 +252,7 @@ const (
 	oursMapRoutePorts         = "route_ports"
 	oursMapServiceMemos       = "service_memos"
 	oursMapServices           = "services"
+	oursMapTallies            = "tallies"
 	oursProgFloor54           = "floor_54"
 	oursProgFloor74           = "floor_74"
 	oursProgFloor94           = "floor_94"
@@ -204,6 +267,7 @@ const (
 	oursVarAnswerNetworkMask4 = "answer_network_mask4"
 	oursVarAnswerNetworkMask6 = "answer_network_mask6"
 	oursVarAnswersPerWindow   = "answers_per_window"
+	oursVarCpuCount           = "cpu_count"
 	oursVarFilterSize         = "filter_size"
 	oursVarFlowBudgetMask     = "flow_budget_mask"
 	oursVarForwardMode        = "forward_mode"
@@ -215,6 +279,7 @@ const (
 	oursVarOwnTags            = "own_tags"
 	oursVarPacketsLimited     = "packets_limited"
 	oursVarPattern            = "pattern"
+	oursVarServiceCount       = "service_count"
 	oursVarSourceChecks       = "source_checks"
 	oursVarTtlMatters         = "ttl_matters"
 )
@@ -289,11 +354,13 @@ type oursMapSpecs struct {
 	Covered6      *ebpf.MapSpec `ebpf:"covered6"`
 	Deny4         *ebpf.MapSpec `ebpf:"deny4"`
 	Deny6         *ebpf.MapSpec `ebpf:"deny6"`
+	Detectors     *ebpf.MapSpec `ebpf:"detectors"`
 	EpochSeen     *ebpf.MapSpec `ebpf:"epoch_seen"`
 	Filter        *ebpf.MapSpec `ebpf:"filter"`
 	FilterLines   *ebpf.MapSpec `ebpf:"filter_lines"`
 	FlowBudgets   *ebpf.MapSpec `ebpf:"flow_budgets"`
 	Keys          *ebpf.MapSpec `ebpf:"keys"`
+	Labels        *ebpf.MapSpec `ebpf:"labels"`
 	Listeners     *ebpf.MapSpec `ebpf:"listeners"`
 	Places4       *ebpf.MapSpec `ebpf:"places4"`
 	Places6       *ebpf.MapSpec `ebpf:"places6"`
@@ -305,6 +372,7 @@ type oursMapSpecs struct {
 	RoutePorts    *ebpf.MapSpec `ebpf:"route_ports"`
 	ServiceMemos  *ebpf.MapSpec `ebpf:"service_memos"`
 	Services      *ebpf.MapSpec `ebpf:"services"`
+	Tallies       *ebpf.MapSpec `ebpf:"tallies"`
 }
 
 // oursVariableSpecs contains global variables before they are loaded into the kernel.
@@ -316,6 +384,7 @@ type oursVariableSpecs struct {
 	AnswerNetworkMask4 *ebpf.VariableSpec `ebpf:"answer_network_mask4"`
 	AnswerNetworkMask6 *ebpf.VariableSpec `ebpf:"answer_network_mask6"`
 	AnswersPerWindow   *ebpf.VariableSpec `ebpf:"answers_per_window"`
+	CpuCount           *ebpf.VariableSpec `ebpf:"cpu_count"`
 	FilterSize         *ebpf.VariableSpec `ebpf:"filter_size"`
 	FlowBudgetMask     *ebpf.VariableSpec `ebpf:"flow_budget_mask"`
 	ForwardMode        *ebpf.VariableSpec `ebpf:"forward_mode"`
@@ -327,6 +396,7 @@ type oursVariableSpecs struct {
 	OwnTags            *ebpf.VariableSpec `ebpf:"own_tags"`
 	PacketsLimited     *ebpf.VariableSpec `ebpf:"packets_limited"`
 	Pattern            *ebpf.VariableSpec `ebpf:"pattern"`
+	ServiceCount       *ebpf.VariableSpec `ebpf:"service_count"`
 	SourceChecks       *ebpf.VariableSpec `ebpf:"source_checks"`
 	TtlMatters         *ebpf.VariableSpec `ebpf:"ttl_matters"`
 }
@@ -364,11 +434,13 @@ type oursMaps struct {
 	Covered6      *ebpf.Map `ebpf:"covered6"`
 	Deny4         *ebpf.Map `ebpf:"deny4"`
 	Deny6         *ebpf.Map `ebpf:"deny6"`
+	Detectors     *ebpf.Map `ebpf:"detectors"`
 	EpochSeen     *ebpf.Map `ebpf:"epoch_seen"`
 	Filter        *ebpf.Map `ebpf:"filter"`
 	FilterLines   *ebpf.Map `ebpf:"filter_lines"`
 	FlowBudgets   *ebpf.Map `ebpf:"flow_budgets"`
 	Keys          *ebpf.Map `ebpf:"keys"`
+	Labels        *ebpf.Map `ebpf:"labels"`
 	Listeners     *ebpf.Map `ebpf:"listeners"`
 	Places4       *ebpf.Map `ebpf:"places4"`
 	Places6       *ebpf.Map `ebpf:"places6"`
@@ -380,6 +452,7 @@ type oursMaps struct {
 	RoutePorts    *ebpf.Map `ebpf:"route_ports"`
 	ServiceMemos  *ebpf.Map `ebpf:"service_memos"`
 	Services      *ebpf.Map `ebpf:"services"`
+	Tallies       *ebpf.Map `ebpf:"tallies"`
 }
 
 func (m *oursMaps) Close() error {
@@ -397,11 +470,13 @@ func (m *oursMaps) Close() error {
 		m.Covered6,
 		m.Deny4,
 		m.Deny6,
+		m.Detectors,
 		m.EpochSeen,
 		m.Filter,
 		m.FilterLines,
 		m.FlowBudgets,
 		m.Keys,
+		m.Labels,
 		m.Listeners,
 		m.Places4,
 		m.Places6,
@@ -413,6 +488,7 @@ func (m *oursMaps) Close() error {
 		m.RoutePorts,
 		m.ServiceMemos,
 		m.Services,
+		m.Tallies,
 	)
 }
 
@@ -425,6 +501,7 @@ type oursVariables struct {
 	AnswerNetworkMask4 *ebpf.Variable `ebpf:"answer_network_mask4"`
 	AnswerNetworkMask6 *ebpf.Variable `ebpf:"answer_network_mask6"`
 	AnswersPerWindow   *ebpf.Variable `ebpf:"answers_per_window"`
+	CpuCount           *ebpf.Variable `ebpf:"cpu_count"`
 	FilterSize         *ebpf.Variable `ebpf:"filter_size"`
 	FlowBudgetMask     *ebpf.Variable `ebpf:"flow_budget_mask"`
 	ForwardMode        *ebpf.Variable `ebpf:"forward_mode"`
@@ -436,6 +513,7 @@ type oursVariables struct {
 	OwnTags            *ebpf.Variable `ebpf:"own_tags"`
 	PacketsLimited     *ebpf.Variable `ebpf:"packets_limited"`
 	Pattern            *ebpf.Variable `ebpf:"pattern"`
+	ServiceCount       *ebpf.Variable `ebpf:"service_count"`
 	SourceChecks       *ebpf.Variable `ebpf:"source_checks"`
 	TtlMatters         *ebpf.Variable `ebpf:"ttl_matters"`
 }

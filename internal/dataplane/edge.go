@@ -148,6 +148,8 @@ func (e *Edge) constants() map[string]any {
 		"sweep_line_ns": max(uint64(c.Generation.Nanoseconds())/uint64(lines), 1),
 		"forward_mode":  uint32(c.Forward),
 		"own_tags":      c.Forward == Local,
+		"service_count": uint32(len(c.Services)),
+		"cpu_count":     uint32(ebpf.MustPossibleCPU()),
 
 		"multi_buffer":       e.multiBuffer(),
 		"answer_by_redirect": slices.ContainsFunc(c.Outside, func(i Interface) bool { return i.Veth }),

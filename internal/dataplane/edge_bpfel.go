@@ -91,6 +91,70 @@ const (
 	edgeCookieHashHASH_HALFSIPHASH edgeCookieHash = 2
 )
 
+type edgeDetector struct {
+	_      structs.HostLayout
+	Limits struct {
+		_          structs.HostLayout
+		Syns       uint32
+		Unfinished uint32
+		HalfOpen   uint32
+		CalmMs     uint32
+	}
+	Now struct {
+		_          structs.HostLayout
+		Syns       uint32
+		Unfinished uint32
+		HalfOpen   uint32
+		Cause      uint32
+	}
+	On struct {
+		_          structs.HostLayout
+		Syns       uint32
+		Unfinished uint32
+		HalfOpen   uint32
+		Cause      uint32
+	}
+	Off struct {
+		_          structs.HostLayout
+		Syns       uint32
+		Unfinished uint32
+		HalfOpen   uint32
+		Cause      uint32
+	}
+	SinceNs      uint64
+	CalmFromNs   uint64
+	OnNs         uint64
+	OffNs        uint64
+	Syns         uint64
+	Finished     uint64
+	Slot         uint64
+	SlotSyns     [16]uint32
+	SlotFinished [16]uint32
+	HalfOpen     uint32
+	CalmMs       uint32
+	TimesOn      uint32
+	TimesOff     uint32
+	Phase        uint32
+	Pad          uint32
+}
+
+type edgeDetectorCause uint32
+
+const (
+	edgeDetectorCauseCAUSE_SYNS       edgeDetectorCause = 1
+	edgeDetectorCauseCAUSE_UNFINISHED edgeDetectorCause = 2
+	edgeDetectorCauseCAUSE_HALF_OPEN  edgeDetectorCause = 4
+)
+
+type edgeDetectorPhase uint32
+
+const (
+	edgeDetectorPhaseDETECTOR_PASSIVE edgeDetectorPhase = 0
+	edgeDetectorPhaseDETECTOR_GRACE   edgeDetectorPhase = 1
+	edgeDetectorPhaseDETECTOR_ACTIVE  edgeDetectorPhase = 2
+	edgeDetectorPhaseDETECTOR_LEAVING edgeDetectorPhase = 3
+)
+
 type edgeEpochCache struct {
 	_        structs.HostLayout
 	Epoch    uint64
@@ -240,6 +304,13 @@ type edgeService struct {
 	PacketIntervalNs uint32
 }
 
+type edgeServiceLabel struct {
+	_    structs.HostLayout
+	Name [64]uint8
+	Mode uint8
+	Pad  [7]uint8
+}
+
 type edgeServiceLimits uint32
 
 const (
@@ -262,8 +333,11 @@ type edgeServiceMemo struct {
 type edgeServiceMode uint32
 
 const (
-	edgeServiceModeMODE_OFF    edgeServiceMode = 0
-	edgeServiceModeMODE_ALWAYS edgeServiceMode = 1
+	edgeServiceModeMODE_OFF      edgeServiceMode = 0
+	edgeServiceModeMODE_ALWAYS   edgeServiceMode = 1
+	edgeServiceModeMODE_MONITOR  edgeServiceMode = 2
+	edgeServiceModeMODE_AUTO     edgeServiceMode = 3
+	edgeServiceModeMODE_STARTING edgeServiceMode = 4
 )
 
 type edgeServiceOption uint32
@@ -299,6 +373,12 @@ const (
 	edgeSourceLimitsBYPASSES_MAX  edgeSourceLimits = 256
 )
 
+type edgeTally struct {
+	_        structs.HostLayout
+	Syns     uint64
+	Finished uint64
+}
+
 type edgeTicking struct {
 	_     structs.HostLayout
 	Timer struct {
@@ -307,6 +387,8 @@ type edgeTicking struct {
 	}
 	FromNs uint64
 	Passed uint64
+	Looked uint32
+	Pad    uint32
 }
 
 type edgeTransmitFailure uint32
@@ -377,14 +459,15 @@ const (
 	edgeVerdictVERDICT_DROP_TOO_LONG          edgeVerdict = 52
 	edgeVerdictVERDICT_HOLD_EARLY             edgeVerdict = 53
 	edgeVerdictVERDICT_PASS_UNPROVEN          edgeVerdict = 54
-	edgeVerdictVERDICT_DROP_DENIED            edgeVerdict = 55
-	edgeVerdictVERDICT_DROP_SPOOFED_INSIDE    edgeVerdict = 56
-	edgeVerdictVERDICT_DROP_OTHER_PORT        edgeVerdict = 57
-	edgeVerdictVERDICT_DROP_LOW_TTL           edgeVerdict = 58
-	edgeVerdictVERDICT_DROP_FLOW_BUDGET       edgeVerdict = 59
-	edgeVerdictVERDICT_DROP_ANSWER_LIMIT      edgeVerdict = 60
-	edgeVerdictVERDICT_PASS_BYPASS            edgeVerdict = 61
-	edgeVerdictVERDICT_COUNT                  edgeVerdict = 62
+	edgeVerdictVERDICT_PASS_PASSIVE           edgeVerdict = 55
+	edgeVerdictVERDICT_DROP_DENIED            edgeVerdict = 56
+	edgeVerdictVERDICT_DROP_SPOOFED_INSIDE    edgeVerdict = 57
+	edgeVerdictVERDICT_DROP_OTHER_PORT        edgeVerdict = 58
+	edgeVerdictVERDICT_DROP_LOW_TTL           edgeVerdict = 59
+	edgeVerdictVERDICT_DROP_FLOW_BUDGET       edgeVerdict = 60
+	edgeVerdictVERDICT_DROP_ANSWER_LIMIT      edgeVerdict = 61
+	edgeVerdictVERDICT_PASS_BYPASS            edgeVerdict = 62
+	edgeVerdictVERDICT_COUNT                  edgeVerdict = 63
 	edgeVerdictVERDICT_STRIDE                 edgeVerdict = 128
 )
 
@@ -406,12 +489,14 @@ const (
 	edgeMapCovered6           = "covered6"
 	edgeMapDeny4              = "deny4"
 	edgeMapDeny6              = "deny6"
+	edgeMapDetectors          = "detectors"
 	edgeMapDevices            = "devices"
 	edgeMapEpochSeen          = "epoch_seen"
 	edgeMapFilter             = "filter"
 	edgeMapFilterLines        = "filter_lines"
 	edgeMapFlowBudgets        = "flow_budgets"
 	edgeMapKeys               = "keys"
+	edgeMapLabels             = "labels"
 	edgeMapListeners          = "listeners"
 	edgeMapMaster             = "master"
 	edgeMapPlaces4            = "places4"
@@ -424,6 +509,7 @@ const (
 	edgeMapRoutePorts         = "route_ports"
 	edgeMapServiceMemos       = "service_memos"
 	edgeMapServices           = "services"
+	edgeMapTallies            = "tallies"
 	edgeMapTicker             = "ticker"
 	edgeMapTransmitFailures   = "transmit_failures"
 	edgeProgEdgeEgress        = "edge_egress"
@@ -441,6 +527,7 @@ const (
 	edgeVarAnswerNetworkMask4 = "answer_network_mask4"
 	edgeVarAnswerNetworkMask6 = "answer_network_mask6"
 	edgeVarAnswersPerWindow   = "answers_per_window"
+	edgeVarCpuCount           = "cpu_count"
 	edgeVarFilterSize         = "filter_size"
 	edgeVarFlowBudgetMask     = "flow_budget_mask"
 	edgeVarForwardMode        = "forward_mode"
@@ -451,6 +538,7 @@ const (
 	edgeVarOtherTcpDrops      = "other_tcp_drops"
 	edgeVarOwnTags            = "own_tags"
 	edgeVarPacketsLimited     = "packets_limited"
+	edgeVarServiceCount       = "service_count"
 	edgeVarSourceChecks       = "source_checks"
 	edgeVarSweepLineNs        = "sweep_line_ns"
 	edgeVarTtlMatters         = "ttl_matters"
@@ -528,12 +616,14 @@ type edgeMapSpecs struct {
 	Covered6         *ebpf.MapSpec `ebpf:"covered6"`
 	Deny4            *ebpf.MapSpec `ebpf:"deny4"`
 	Deny6            *ebpf.MapSpec `ebpf:"deny6"`
+	Detectors        *ebpf.MapSpec `ebpf:"detectors"`
 	Devices          *ebpf.MapSpec `ebpf:"devices"`
 	EpochSeen        *ebpf.MapSpec `ebpf:"epoch_seen"`
 	Filter           *ebpf.MapSpec `ebpf:"filter"`
 	FilterLines      *ebpf.MapSpec `ebpf:"filter_lines"`
 	FlowBudgets      *ebpf.MapSpec `ebpf:"flow_budgets"`
 	Keys             *ebpf.MapSpec `ebpf:"keys"`
+	Labels           *ebpf.MapSpec `ebpf:"labels"`
 	Listeners        *ebpf.MapSpec `ebpf:"listeners"`
 	Master           *ebpf.MapSpec `ebpf:"master"`
 	Places4          *ebpf.MapSpec `ebpf:"places4"`
@@ -546,6 +636,7 @@ type edgeMapSpecs struct {
 	RoutePorts       *ebpf.MapSpec `ebpf:"route_ports"`
 	ServiceMemos     *ebpf.MapSpec `ebpf:"service_memos"`
 	Services         *ebpf.MapSpec `ebpf:"services"`
+	Tallies          *ebpf.MapSpec `ebpf:"tallies"`
 	Ticker           *ebpf.MapSpec `ebpf:"ticker"`
 	TransmitFailures *ebpf.MapSpec `ebpf:"transmit_failures"`
 }
@@ -559,6 +650,7 @@ type edgeVariableSpecs struct {
 	AnswerNetworkMask4 *ebpf.VariableSpec `ebpf:"answer_network_mask4"`
 	AnswerNetworkMask6 *ebpf.VariableSpec `ebpf:"answer_network_mask6"`
 	AnswersPerWindow   *ebpf.VariableSpec `ebpf:"answers_per_window"`
+	CpuCount           *ebpf.VariableSpec `ebpf:"cpu_count"`
 	FilterSize         *ebpf.VariableSpec `ebpf:"filter_size"`
 	FlowBudgetMask     *ebpf.VariableSpec `ebpf:"flow_budget_mask"`
 	ForwardMode        *ebpf.VariableSpec `ebpf:"forward_mode"`
@@ -569,6 +661,7 @@ type edgeVariableSpecs struct {
 	OtherTcpDrops      *ebpf.VariableSpec `ebpf:"other_tcp_drops"`
 	OwnTags            *ebpf.VariableSpec `ebpf:"own_tags"`
 	PacketsLimited     *ebpf.VariableSpec `ebpf:"packets_limited"`
+	ServiceCount       *ebpf.VariableSpec `ebpf:"service_count"`
 	SourceChecks       *ebpf.VariableSpec `ebpf:"source_checks"`
 	SweepLineNs        *ebpf.VariableSpec `ebpf:"sweep_line_ns"`
 	TtlMatters         *ebpf.VariableSpec `ebpf:"ttl_matters"`
@@ -608,12 +701,14 @@ type edgeMaps struct {
 	Covered6         *ebpf.Map `ebpf:"covered6"`
 	Deny4            *ebpf.Map `ebpf:"deny4"`
 	Deny6            *ebpf.Map `ebpf:"deny6"`
+	Detectors        *ebpf.Map `ebpf:"detectors"`
 	Devices          *ebpf.Map `ebpf:"devices"`
 	EpochSeen        *ebpf.Map `ebpf:"epoch_seen"`
 	Filter           *ebpf.Map `ebpf:"filter"`
 	FilterLines      *ebpf.Map `ebpf:"filter_lines"`
 	FlowBudgets      *ebpf.Map `ebpf:"flow_budgets"`
 	Keys             *ebpf.Map `ebpf:"keys"`
+	Labels           *ebpf.Map `ebpf:"labels"`
 	Listeners        *ebpf.Map `ebpf:"listeners"`
 	Master           *ebpf.Map `ebpf:"master"`
 	Places4          *ebpf.Map `ebpf:"places4"`
@@ -626,6 +721,7 @@ type edgeMaps struct {
 	RoutePorts       *ebpf.Map `ebpf:"route_ports"`
 	ServiceMemos     *ebpf.Map `ebpf:"service_memos"`
 	Services         *ebpf.Map `ebpf:"services"`
+	Tallies          *ebpf.Map `ebpf:"tallies"`
 	Ticker           *ebpf.Map `ebpf:"ticker"`
 	TransmitFailures *ebpf.Map `ebpf:"transmit_failures"`
 }
@@ -646,12 +742,14 @@ func (m *edgeMaps) Close() error {
 		m.Covered6,
 		m.Deny4,
 		m.Deny6,
+		m.Detectors,
 		m.Devices,
 		m.EpochSeen,
 		m.Filter,
 		m.FilterLines,
 		m.FlowBudgets,
 		m.Keys,
+		m.Labels,
 		m.Listeners,
 		m.Master,
 		m.Places4,
@@ -664,6 +762,7 @@ func (m *edgeMaps) Close() error {
 		m.RoutePorts,
 		m.ServiceMemos,
 		m.Services,
+		m.Tallies,
 		m.Ticker,
 		m.TransmitFailures,
 	)
@@ -678,6 +777,7 @@ type edgeVariables struct {
 	AnswerNetworkMask4 *ebpf.Variable `ebpf:"answer_network_mask4"`
 	AnswerNetworkMask6 *ebpf.Variable `ebpf:"answer_network_mask6"`
 	AnswersPerWindow   *ebpf.Variable `ebpf:"answers_per_window"`
+	CpuCount           *ebpf.Variable `ebpf:"cpu_count"`
 	FilterSize         *ebpf.Variable `ebpf:"filter_size"`
 	FlowBudgetMask     *ebpf.Variable `ebpf:"flow_budget_mask"`
 	ForwardMode        *ebpf.Variable `ebpf:"forward_mode"`
@@ -688,6 +788,7 @@ type edgeVariables struct {
 	OtherTcpDrops      *ebpf.Variable `ebpf:"other_tcp_drops"`
 	OwnTags            *ebpf.Variable `ebpf:"own_tags"`
 	PacketsLimited     *ebpf.Variable `ebpf:"packets_limited"`
+	ServiceCount       *ebpf.Variable `ebpf:"service_count"`
 	SourceChecks       *ebpf.Variable `ebpf:"source_checks"`
 	SweepLineNs        *ebpf.Variable `ebpf:"sweep_line_ns"`
 	TtlMatters         *ebpf.Variable `ebpf:"ttl_matters"`

@@ -46,7 +46,54 @@ func TestOtherPortsOfProtectedAddressesAreLostIfTheyShallBe(t *testing.T) {
 		e.want("the service", syn, "answer_syn")
 	}
 	e.want("a service that is off", to(syn4(""), "198.51.100.1:80"), "pass_off")
-	e.want("beside a service that is off", to(syn4(""), "198.51.100.1:81"), "drop_other_port")
+	e.want("beside a service that is off, and no other", to(syn4(""), "198.51.100.1:81"), "pass_other")
+	e = newEdge(t, inMode(policy.Monitor), floods(policy.Floods{DropOther: true}))
+	e.want("beside services that are monitored", to(syn4(""), "203.0.113.5:444"), "pass_other")
+}
+
+// Every drop of this page becomes a count where the service is monitored.
+func TestMonitoredServiceIsToldOfFloodsAndLosesNothing(t *testing.T) {
+	strict := func(s *policy.Service) { s.MinTTL, s.PacketsPerFlow = 5, 1 }
+	change := []func(*EdgeConfig){inMode(policy.Monitor), careful(strict), limitedAnswers(1)}
+	e, lists := listed(t, change...)
+	foretold := func(what string, p wire.Packet, verdict string, service int) {
+		t.Helper()
+		if got := e.outside(p.Frame()); got.verdict != verdict || got.service != service || got.action != xdpRedirect {
+			t.Errorf("%s: %s of service %d, action %d", what, got.verdict, got.service, got.action)
+		}
+	}
+	for _, syn := range families() {
+		ack := flagged(syn, wire.ACK)
+		foretold("hops", with(ack, func(p *wire.Packet) { p.Hops = 1 }), "drop_low_ttl", web)
+		e.say(flowOf(wire.Read(ack.Frame())))
+		foretold("hops of a verified flow", with(ack, func(p *wire.Packet) { p.Hops = 1 }), "drop_low_ttl", web)
+		e.spendAll()
+		foretold("budget", ack, "drop_flow_budget", web)
+		foretold("budget, RST", flagged(ack, wire.RST), "drop_flow_budget", web)
+		for range 1000 {
+			e.outside(syn.Frame())
+		}
+		dropped := 0
+		for range 20 {
+			got := e.outside(syn.Frame())
+			if got.action != xdpRedirect || got.service != web {
+				t.Fatalf("%s of service %d, action %d", got.verdict, got.service, got.action)
+			}
+			if got.verdict == "drop_answer_limit" {
+				dropped++
+			}
+		}
+		if dropped < 15 {
+			t.Errorf("%d of 20 SYNs are told to be beyond the limit", dropped)
+		}
+		lists.mustAdd(t, Deny, 0, netip.PrefixFrom(syn.Source.Addr(), syn.Source.Addr().BitLen()).String())
+		foretold("denied SYN", syn, "drop_denied", web)
+		foretold("denied, verified", ack, "drop_denied", web)
+		udp := e.outside(with(ack, func(p *wire.Packet) { p.Protocol = wire.UDP }).Frame())
+		if udp.verdict != "drop_denied" || udp.action != xdpRedirect {
+			t.Errorf("denied UDP: %s, action %d", udp.verdict, udp.action)
+		}
+	}
 }
 
 // What a protected host opens from a port of no service must be answered.

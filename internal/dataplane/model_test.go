@@ -33,9 +33,12 @@ func flowOf(s wire.Seen) cookie.Flow {
 	}
 }
 
-// protected says whether an address is in any service's prefix.
+// protected says whether an address is in the prefix of a service that is on.
 func protected(a netip.Addr) bool {
 	for i := range services {
+		if services[i].Mode == policy.Off {
+			continue
+		}
 		for _, p := range services[i].Prefixes {
 			if p.Contains(a) {
 				return true
@@ -58,7 +61,7 @@ func judgeKind(s wire.Seen) (decision, bool) {
 	switch {
 	case s.Kind == wire.KindTags:
 		return decision{"drop_vlan_depth", none}, true
-	case s.Kind == wire.KindOther || !protected(s.To):
+	case s.Kind == wire.KindOther || s.Kind != wire.KindTCP && !protected(s.To):
 		return decision{"pass_other", none}, true
 	case s.Kind == wire.KindFragment:
 		return decision{"drop_fragment", none}, true

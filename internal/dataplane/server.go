@@ -88,6 +88,7 @@ func (s *Server) shape(spec *ebpf.CollectionSpec) error {
 		"link_length":   linkLength(slices.Concat(c.Interfaces, c.Tenants)),
 		"own_tags":      c.Edge != nil,
 		"strict":        c.Strict,
+		"service_count": uint32(len(c.Services)),
 		"hears_edges":   c.HearsEdges,
 		"netns_cookie":  cookie,
 		"in_vrf":        slices.ContainsFunc(c.Interfaces, func(i Interface) bool { return i.VRF != nil }),

@@ -157,6 +157,13 @@ type serverService struct {
 	PacketIntervalNs uint32
 }
 
+type serverServiceLabel struct {
+	_    structs.HostLayout
+	Name [64]uint8
+	Mode uint8
+	Pad  [7]uint8
+}
+
 type serverServiceMemo struct {
 	_       structs.HostLayout
 	Version uint64
@@ -212,6 +219,7 @@ const (
 	serverMapHeld               = "held"
 	serverMapHeldScratch        = "held_scratch"
 	serverMapKeys               = "keys"
+	serverMapLabels             = "labels"
 	serverMapPortRanges         = "port_ranges"
 	serverMapPrefixes4          = "prefixes4"
 	serverMapPrefixes6          = "prefixes6"
@@ -234,6 +242,7 @@ const (
 	serverVarLinkLength         = "link_length"
 	serverVarNetnsCookie        = "netns_cookie"
 	serverVarOwnTags            = "own_tags"
+	serverVarServiceCount       = "service_count"
 	serverVarStrict             = "strict"
 	serverVarTranslating        = "translating"
 )
@@ -307,6 +316,7 @@ type serverMapSpecs struct {
 	Held             *ebpf.MapSpec `ebpf:"held"`
 	HeldScratch      *ebpf.MapSpec `ebpf:"held_scratch"`
 	Keys             *ebpf.MapSpec `ebpf:"keys"`
+	Labels           *ebpf.MapSpec `ebpf:"labels"`
 	PortRanges       *ebpf.MapSpec `ebpf:"port_ranges"`
 	Prefixes4        *ebpf.MapSpec `ebpf:"prefixes4"`
 	Prefixes6        *ebpf.MapSpec `ebpf:"prefixes6"`
@@ -328,6 +338,7 @@ type serverVariableSpecs struct {
 	LinkLength      *ebpf.VariableSpec `ebpf:"link_length"`
 	NetnsCookie     *ebpf.VariableSpec `ebpf:"netns_cookie"`
 	OwnTags         *ebpf.VariableSpec `ebpf:"own_tags"`
+	ServiceCount    *ebpf.VariableSpec `ebpf:"service_count"`
 	Strict          *ebpf.VariableSpec `ebpf:"strict"`
 	Translating     *ebpf.VariableSpec `ebpf:"translating"`
 }
@@ -366,6 +377,7 @@ type serverMaps struct {
 	Held             *ebpf.Map `ebpf:"held"`
 	HeldScratch      *ebpf.Map `ebpf:"held_scratch"`
 	Keys             *ebpf.Map `ebpf:"keys"`
+	Labels           *ebpf.Map `ebpf:"labels"`
 	PortRanges       *ebpf.Map `ebpf:"port_ranges"`
 	Prefixes4        *ebpf.Map `ebpf:"prefixes4"`
 	Prefixes6        *ebpf.Map `ebpf:"prefixes6"`
@@ -391,6 +403,7 @@ func (m *serverMaps) Close() error {
 		m.Held,
 		m.HeldScratch,
 		m.Keys,
+		m.Labels,
 		m.PortRanges,
 		m.Prefixes4,
 		m.Prefixes6,
@@ -413,6 +426,7 @@ type serverVariables struct {
 	LinkLength      *ebpf.Variable `ebpf:"link_length"`
 	NetnsCookie     *ebpf.Variable `ebpf:"netns_cookie"`
 	OwnTags         *ebpf.Variable `ebpf:"own_tags"`
+	ServiceCount    *ebpf.Variable `ebpf:"service_count"`
 	Strict          *ebpf.Variable `ebpf:"strict"`
 	Translating     *ebpf.Variable `ebpf:"translating"`
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 )
 
 // Limits of the data plane's tables (contract.h).
@@ -21,9 +22,30 @@ type Mode uint8
 
 // The modes, as in contract.h.
 const (
-	Off    Mode = 0
-	Always Mode = 1
+	Off      Mode = 0
+	Always   Mode = 1
+	Monitor  Mode = 2 // decides and counts; everything passes
+	Adaptive Mode = 3 // everything passes until the detector sees a flood: `auto`
+	Starting Mode = 4 // always, and unknown packets still pass for some seconds
 )
+
+var modeNames = []string{Off: "off", Always: "always", Monitor: "monitor", Adaptive: "auto", Starting: "starting"}
+
+func (m Mode) String() string {
+	if int(m) >= len(modeNames) {
+		return fmt.Sprintf("mode %d", uint8(m))
+	}
+	return modeNames[m]
+}
+
+// ParseMode is the mode of a name, false if there is none to choose.
+func ParseMode(name string) (Mode, bool) {
+	i := slices.Index(modeNames[:Starting], name)
+	return Mode(max(i, 0)), i >= 0
+}
+
+// Defends says whether packets can be lost or answered in this mode.
+func (m Mode) Defends() bool { return m != Off && m != Monitor }
 
 // KeysEnd says what becomes of new connections when the keys have run out.
 type KeysEnd uint8
@@ -136,6 +158,7 @@ type Service struct {
 	Admission Admission
 	Probes    int // a second, of unknown packets; 0: none
 	Strategy  Strategy
+	Detect    Detect
 
 	MinTTL         uint8 // of packets that are no SYN
 	PacketsPerFlow int   // a second, of a verified flow; 0: no budget
@@ -143,6 +166,20 @@ type Service struct {
 
 // Relays says whether packets of the service go to its agent in messages.
 func (s *Service) Relays() bool { return s.Admission == OnConfirm || s.Probes > 0 }
+
+// Detect has the limits at which a service whose mode is auto is defended.
+type Detect struct {
+	SYNs       int           // in a second
+	Unfinished int           // handshakes, percent of the SYNs; 0: not looked at
+	HalfOpen   int           // handshakes; 0: not looked at
+	Calm       time.Duration // after which a first flood is over
+}
+
+// DefaultDetect is what a service has that says nothing.
+var DefaultDetect = Detect{SYNs: 10_000, Unfinished: 50, HalfOpen: 2048, Calm: 30 * time.Second}
+
+// MaxName is the length of a service's name, in bytes.
+const MaxName = 63
 
 // OwnedRange is a range of ports that belongs to a service, by its id: its
 // place in the list of services, counted from 1.
