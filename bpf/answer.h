@@ -28,6 +28,22 @@ INLINE void answer_options(struct xdp_md *ctx, const struct packet *p,
 	options_limit(o, service->options);
 }
 
+/* Out of the port that the packet came in by. */
+INLINE int answer_send(const struct xdp_md *ctx, u32 id, enum verdict verdict)
+{
+	count(id, verdict);
+	return answer_by_redirect ? (int)bpf_redirect(ctx->ingress_ifindex, 0) : XDP_TX;
+}
+
+/* A segment without data or options. */
+INLINE int answer_back(struct xdp_md *ctx, const struct packet *p, const struct back *b, u32 id,
+		       enum verdict verdict)
+{
+	if (!answer_write_back(ctx, p, b))
+		return drop(id, VERDICT_DROP_NO_ROOM);
+	return answer_send(ctx, id, verdict);
+}
+
 /* Whether the network of a SYN's source has had its answers. */
 INLINE bool answers_limited(const struct packet *p, const struct moment *now)
 {
@@ -46,22 +62,15 @@ INLINE enum verdict answer_verdict(const struct xdp_md *ctx, const struct packet
 							    VERDICT_DROP_NO_KEY;
 	if (source_is_bad(&p->flow) || sent_to_many(ctx))
 		return VERDICT_DROP_BAD_SOURCE;
-	if (answers_limited(p, now))
-		return VERDICT_DROP_ANSWER_LIMIT;
 	return VERDICT_ANSWER_SYN;
 }
 
-INLINE int answer(struct xdp_md *ctx, const struct packet *p, const struct service *service, u32 id,
-		  const struct moment *now)
+/* The SYN-ACK with the cookie. */
+INLINE int answer_make(struct xdp_md *ctx, const struct packet *p, const struct service *service,
+		       u32 id, const struct moment *now, const struct key_slot *slot)
 {
-	const struct key_slot *slot;
-	enum verdict verdict = answer_verdict(ctx, p, service, now, &slot);
 	struct tcp_options o;
 
-	if (verdict == VERDICT_PASS_NO_KEY)
-		return pass(ctx, p, id, verdict);
-	if (verdict != VERDICT_ANSWER_SYN)
-		return drop(id, verdict);
 	answer_options(ctx, p, service, &o);
 	struct synack s = {
 		.cookie = cookie_make(slot, &p->flow, p->seq, options_code(&o, p->flow.v6)),
@@ -72,14 +81,30 @@ INLINE int answer(struct xdp_md *ctx, const struct packet *p, const struct servi
 	};
 	if (!answer_write(ctx, p, &o, &s))
 		return drop(id, VERDICT_DROP_NO_ROOM);
-	count(id, VERDICT_ANSWER_SYN);
-	return answer_by_redirect ? (int)bpf_redirect(ctx->ingress_ifindex, 0) : XDP_TX;
+	return answer_send(ctx, id, VERDICT_ANSWER_SYN);
+}
+
+INLINE int answer(struct xdp_md *ctx, const struct packet *p, const struct service *service, u32 id,
+		  const struct moment *now)
+{
+	const struct key_slot *slot;
+	enum verdict verdict = answer_verdict(ctx, p, service, now, &slot);
+
+	if (verdict == VERDICT_PASS_NO_KEY)
+		return pass(ctx, p, id, verdict);
+	if (verdict != VERDICT_ANSWER_SYN)
+		return drop(id, verdict);
+	if (answers_limited(p, now))
+		return drop(id, VERDICT_DROP_ANSWER_LIMIT);
+	return answer_make(ctx, p, service, id, now, slot);
 }
 
 /* The keys have run out and the service fails open: handshakes are the
  * server's own, so every packet that the filter does not know must pass. */
 INLINE bool keys_end_passes(const struct service *service, const struct moment *now)
 {
+	if (service->strategy == STRATEGY_AUTH_FULL)
+		return false; /* it needs no key */
 	return service->keys_end == KEYS_END_PASS && !key_of(service->domain, now->epoch);
 }
 
@@ -90,6 +115,18 @@ INLINE bool cookie_admits(const struct packet *p, const struct service *service,
 
 	return flags_acknowledge(p->flags) &&
 	       cookie_find(&p->flow, p->seq - 1, p->ack - 1, now, service->domain, false, &code);
+}
+
+/* Of a proxied service the window is closed at first. Where the client's ACK was lost
+ * and he has something to send, his first packet asks for the window, with his ISN
+ * for its number. A stranger's guess counts twice. */
+INLINE bool window_question_admits(const struct packet *p, const struct service *service,
+				   const struct moment *now)
+{
+	u32 code;
+
+	return service->strategy == STRATEGY_PROXY && flags_acknowledge(p->flags) &&
+	       cookie_find(&p->flow, p->seq, p->ack - 1, now, service->domain, false, &code);
 }
 
 /* Host shape: what the filter does not know, the kernel may: a connection
@@ -114,6 +151,8 @@ INLINE enum verdict unverified_verdict(const struct packet *p, const struct serv
 		return VERDICT_DROP_UNVERIFIED_RST;
 	if (p->flags & TCP_SYN)
 		return VERDICT_DROP_UNVERIFIED_SYNACK;
+	if (service->strategy == STRATEGY_AUTH_FULL) /* it needs no key */
+		return VERDICT_DROP_BAD_COOKIE;
 	return key_of(service->domain, now->epoch) ? VERDICT_DROP_BAD_COOKIE : VERDICT_DROP_NO_KEY;
 }
 

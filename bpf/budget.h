@@ -73,8 +73,10 @@ INLINE bool flow_spends(const struct flow *f, u32 interval_ns, u64 now_ns)
 
 	if (!a || !b)
 		return true; /* fail open: cannot happen, both are within the map */
-	u64 after_a = bucket_within(*a, interval_ns, FLOW_BURST_NS, now_ns);
-	u64 after_b = bucket_within(*b, interval_ns, FLOW_BURST_NS, now_ns);
+	u64 ahead_ns =
+		FLOW_BURST_NS + 1 - interval_ns; /* so that this packet is within the burst, too */
+	u64 after_a = bucket_after(*a, interval_ns, ahead_ns, now_ns);
+	u64 after_b = bucket_after(*b, interval_ns, ahead_ns, now_ns);
 	if (after_a)
 		*a = after_a;
 	if (after_b)

@@ -12,6 +12,7 @@
 
 #include "agents.h"
 #include "answer.h"
+#include "auth.h"
 #include "budget.h"
 #include "filter.h"
 #include "forward.h"
@@ -22,10 +23,12 @@
 /* Some service has a min_ttl; set when loading. */
 const volatile bool ttl_matters = false;
 
-/* Below two tags a host's kernel makes no connection from a cookie. */
-INLINE bool tags_prevent_setup(const struct packet *p)
+/* Below two tags a host's kernel makes no connection from a cookie, and the
+ * translator of what is proxied finds none. */
+INLINE bool tags_prevent_setup(const struct packet *p, const struct service *service)
 {
-	return forward_mode == FORWARD_LOCAL && p->network > ETHERNET_LENGTH + VLAN_LENGTH;
+	return p->network > ETHERNET_LENGTH + VLAN_LENGTH &&
+	       (forward_mode == FORWARD_LOCAL || (proxies && service->strategy == STRATEGY_PROXY));
 }
 
 /* The service that defends a packet's destination, and how we stand to its
@@ -40,7 +43,8 @@ INLINE const struct service *edge_service(const struct packet *p, const struct m
 	const struct service *service = service_get(*id);
 
 	*passes = *id == SERVICE_NONE ? VERDICT_PASS_OTHER : VERDICT_PASS_OFF;
-	if (*id == SERVICE_NONE || !service || service->mode == MODE_OFF || tags_prevent_setup(p))
+	if (*id == SERVICE_NONE || !service || service->mode == MODE_OFF ||
+	    tags_prevent_setup(p, service))
 		return NULL;
 	if (UNLIKELY(*stance & STANCE_PASSES)) { /* fail open */
 		*passes = VERDICT_PASS_UNHEARD;
@@ -97,7 +101,14 @@ INLINE bool overspends(const struct packet *p, const struct service *service,
 	       !source_allowed(&p->flow);
 }
 
-/* In the filter, and some service is careful with such packets. */
+INLINE int pass_verified(struct xdp_md *ctx, const struct packet *p, u32 id)
+{
+	if (proxies && service_is_proxied(id))
+		return pass_up(SERVICE_NONE, VERDICT_PASS_VERIFIED);
+	return pass(ctx, p, SERVICE_NONE, VERDICT_PASS_VERIFIED);
+}
+
+/* In the filter, and some service is proxied or limits such packets. */
 GLOBAL int edge_verified(struct xdp_md *ctx, struct packet *p)
 {
 	if (!p)
@@ -109,14 +120,14 @@ GLOBAL int edge_verified(struct xdp_md *ctx, struct packet *p)
 	enum verdict fault = VERDICT_PASS_VERIFIED;
 
 	if (!service)
-		return pass(ctx, p, SERVICE_NONE, fault);
+		return pass_verified(ctx, p, id);
 	enum conduct conduct = service_conduct(service, id, &now);
 	if (expires_behind(ctx, p, service))
 		fault = VERDICT_DROP_LOW_TTL;
 	else if (overspends(p, service, &now))
 		fault = VERDICT_DROP_FLOW_BUDGET;
 	if (LIKELY(fault == VERDICT_PASS_VERIFIED || conduct > CONDUCT_MONITORS))
-		return pass(ctx, p, SERVICE_NONE, VERDICT_PASS_VERIFIED);
+		return pass_verified(ctx, p, id);
 	return conduct == CONDUCT_MONITORS ? pass(ctx, p, id, fault) : drop(id, fault);
 }
 
@@ -180,7 +191,13 @@ NOINLINE u32 open_foretold(const struct xdp_md *ctx, const struct packet *p,
 		return VERDICT_DROP_SILENT;
 	if (stance & STANCE_CLOSED)
 		return VERDICT_DROP_CLOSED_PORT;
-	return answer_verdict(ctx, p, service, &now, &slot);
+	enum verdict verdict = strategy_whitelists(strategy_of(service)) ?
+				       auth_verdict(ctx, p, service, &now, &slot) :
+				       answer_verdict(ctx, p, service, &now, &slot);
+	if ((verdict == VERDICT_ANSWER_SYN || verdict == VERDICT_ANSWER_CHALLENGE) &&
+	    answers_limited(p, &now))
+		return VERDICT_DROP_ANSWER_LIMIT;
+	return verdict;
 }
 
 GLOBAL int edge_open(struct xdp_md *ctx, struct packet *p)
@@ -210,7 +227,14 @@ GLOBAL int edge_open(struct xdp_md *ctx, struct packet *p)
 		     (STANCE_STOPS | STANCE_CLOSED))) /* no answer: the client asks again */
 		return drop(id,
 			    stance & STANCE_STOPS ? VERDICT_DROP_SILENT : VERDICT_DROP_CLOSED_PORT);
-	return answer(ctx, p, service, id, &now);
+	switch (strategy_of(service)) {
+	case STRATEGY_AUTH_COOKIE:
+	case STRATEGY_AUTH_FULL:
+	case STRATEGY_AUTH_RST:
+		return auth_open(ctx, p, service, id);
+	default:
+		return answer(ctx, p, service, id, &now);
+	}
 }
 
 /* What is decided of a packet, before anything is done to it. */
@@ -254,7 +278,9 @@ INLINE struct decision decide_doubtful(struct xdp_md *ctx, const struct packet *
 		return overspends(p, service, now) ?
 			       decided(ACTION_DROP, VERDICT_DROP_FLOW_BUDGET) :
 			       decided(ACTION_PASS, VERDICT_PASS_VERIFIED);
-	if (cookie_admits(p, service, now))
+	if (!strategy_whitelists(strategy_of(service)) &&
+	    (cookie_admits(p, service, now) ||
+	     (proxies && window_question_admits(p, service, now))))
 		return decide_admitted(p, service, id, stance, now);
 	if (now->learning || stance & STANCE_LEARNS ||
 	    conduct == CONDUCT_LEARNS) /* fail open: it may be a connection older than we are */
@@ -286,6 +312,12 @@ GLOBAL int edge_doubtful(struct xdp_md *ctx, struct packet *p)
 	enum conduct conduct = service_conduct(service, id, &now);
 	if (UNLIKELY(conduct == CONDUCT_PASSES)) /* fail open: there is no flood */
 		return pass(ctx, p, id, VERDICT_PASS_PASSIVE);
+	if (strategy_whitelists(strategy_of(service)) && conduct != CONDUCT_MONITORS) {
+		int action = auth_doubtful(ctx, p, service, id);
+
+		if (action != AUTH_UNKNOWN)
+			return action;
+	}
 	struct decision d = decide_doubtful(ctx, p, service, id, stance, &now, conduct);
 	if (d.action == ACTION_PASS || conduct == CONDUCT_MONITORS)
 		return pass(ctx, p, id, d.verdict);
@@ -295,6 +327,19 @@ GLOBAL int edge_doubtful(struct xdp_md *ctx, struct packet *p)
 	if (UNLIKELY(conduct == CONDUCT_DRAINS))
 		return pass(ctx, p, id, VERDICT_PASS_PASSIVE);
 	return drop(id, d.verdict);
+}
+
+INLINE bool is_icmp(const struct xdp_md *ctx, const struct packet *p)
+{
+	const void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	const struct ip4_header *ip4 = packet_at_network(data, p);
+	const struct ip6_header *ip6 = packet_at_network(data, p);
+
+	if (!p->addressed || (const void *)(ip4 + 1) > end)
+		return false;
+	if (!p->flow.v6)
+		return ip4->protocol == PROTOCOL_ICMP;
+	return (const void *)(ip6 + 1) <= end && ip6->next == PROTOCOL_ICMP6;
 }
 
 /* Not a whole TCP segment: lost to a protected prefix, untouched elsewhere.
@@ -310,12 +355,28 @@ GLOBAL int edge_unparsed(struct xdp_md *ctx, struct packet *p, enum parsed parse
 
 	if (parsed != PARSED_VLAN_DEPTH && parsed != PARSED_OTHER)
 		set = prefix_find(p->flow.destination, p->flow.v6);
+	if (proxies && parsed == PARSED_OTHER && is_icmp(ctx, p) &&
+	    prefix_find(p->flow.destination, p->flow.v6))
+		return pass_up(SERVICE_NONE, VERDICT_PASS_OTHER); /* an error may quote */
 	if (parsed != PARSED_VLAN_DEPTH && !set)
 		return pass(ctx, p, SERVICE_NONE, VERDICT_PASS_OTHER);
 	if (defended_at(set, &monitored))
 		return drop(SERVICE_NONE, fault);
 	return pass(ctx, p, monitored, monitored == SERVICE_NONE ? VERDICT_PASS_OTHER : fault);
 }
+
+/* ---- what is proxied ----------------------------------------------------- */
+
+NOINLINE bool edge_proxies_source(const struct packet *p)
+{
+	struct moment now = moment_now();
+
+	return service_is_proxied(
+		service_find(p->flow.source, p->flow.v6, (u16)(p->flow.ports >> 16), now.version) &
+		STANCE_SERVICE);
+}
+
+/* ---- the walk ------------------------------------------------------------ */
 
 INLINE int from_outside(struct xdp_md *ctx)
 {
@@ -334,7 +395,7 @@ INLINE int from_outside(struct xdp_md *ctx)
 	if (parsed != PARSED_TCP)
 		return edge_unparsed(ctx, &p, parsed);
 	if (LIKELY(flags_acknowledge(p.flags)) && filter_has(&p.flow))
-		return ttl_matters || packets_limited ?
+		return proxies || ttl_matters || packets_limited ?
 			       edge_verified(ctx, &p) :
 			       pass(ctx, &p, SERVICE_NONE, VERDICT_PASS_VERIFIED);
 	return flags_open(p.flags) ? edge_open(ctx, &p) : edge_doubtful(ctx, &p);
@@ -370,8 +431,11 @@ INLINE int from_inside(struct xdp_md *ctx)
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct packet p = {};
 
-	if (LIKELY(packet_plain(data, end, &p)) || packet_frame(data, end, &p) == PARSED_TCP)
+	if (LIKELY(packet_plain(data, end, &p)) || packet_frame(data, end, &p) == PARSED_TCP) {
 		edge_learn(&p);
+		if (proxies && edge_proxies_source(&p))
+			return pass_up(SERVICE_NONE, VERDICT_PASS_INSIDE);
+	}
 	return pass_outward(ctx, &p);
 }
 

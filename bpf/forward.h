@@ -129,8 +129,23 @@ INLINE int forward(struct xdp_md *ctx, const struct packet *p, u32 service, enum
 	return action;
 }
 
+/* Whether any service is proxied; set when loading. Elsewhere none of this is
+ * there. */
+const volatile bool proxies = false;
+
+/* To the kernel's path, where the translator is. */
+INLINE int pass_up(u32 service, enum verdict verdict)
+{
+	count(service, verdict);
+	return XDP_PASS;
+}
+
+/* Whatever becomes of it and in whichever mode its service is: a connection that is
+ * translated stays so. */
 INLINE int pass(struct xdp_md *ctx, const struct packet *p, u32 service, enum verdict verdict)
 {
+	if (proxies && service_is_proxied(service))
+		return pass_up(service, verdict);
 	return forward(ctx, p, service, verdict, PORT_INSIDE);
 }
 

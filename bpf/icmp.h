@@ -11,7 +11,6 @@
 #include "translate.h"
 
 enum icmp_layout {
-	PROTOCOL_ICMP = 1,
 	ICMP_LENGTH = 8,
 	ICMP_CHECKSUM = 2,
 	ICMP_UNREACHABLE = 3,

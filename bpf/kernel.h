@@ -13,6 +13,14 @@
 
 struct netns_ipv4 {
 	u8 sysctl_tcp_l3mdev_accept;
+	u8 sysctl_tcp_syncookies;
+	u8 sysctl_tcp_timestamps;
+	u8 sysctl_tcp_sack;
+	u8 sysctl_tcp_window_scaling;
+	u8 sysctl_tcp_ecn;
+	u8 sysctl_tcp_workaround_signed_windows;
+	int sysctl_tcp_adv_win_scale;
+	int sysctl_tcp_rmem[3];
 };
 
 struct net {
@@ -45,6 +53,10 @@ struct sock_common {
 
 struct sock {
 	struct sock_common __sk_common;
+	int sk_rcvbuf;
+	u32 sk_ack_backlog;
+	u32 sk_max_ack_backlog;
+	u8 sk_userlocks : 4; /* a byte of its own in later kernels: read by its BTF */
 };
 
 struct inet_sock {
@@ -62,6 +74,8 @@ struct tcp_sock {
 	u32 snd_una;
 	u32 snd_nxt;
 	u32 max_window;
+	u32 window_clamp;
+	u8 scaling_ratio; /* Linux 6.6 */
 	u64 bytes_received;
 	u64 bytes_acked;
 };

@@ -11,6 +11,7 @@
 #include "enforced.h"
 #include "established.h"
 #include "inject.h"
+#include "proxy.h"
 #include "tenant.h"
 #include "walk.h"
 

@@ -64,6 +64,14 @@ INLINE bool service_needs_no_agent(u32 id)
 	return service && service->strategy != STRATEGY_SPLIT;
 }
 
+/* Whether the edge stands between its clients and servers. */
+INLINE bool service_is_proxied(u32 id)
+{
+	const struct service *service = service_get(id);
+
+	return service && service->strategy == STRATEGY_PROXY;
+}
+
 /* Whether its servers are behind tenants' devices. */
 INLINE bool service_is_tenants(u32 id)
 {

@@ -75,26 +75,19 @@ INLINE struct prefix6 source_key6(const struct flow *f, u32 length)
  */
 INLINE bool source_listed(void *list4, void *list6, const struct flow *f)
 {
-	u32 length = f->v6 ? 128 : 32;
+	struct prefix6 key = source_key6(f, f->v6 ? 128 : 32); /* begins as a prefix4 does */
 
 	for (int i = 0; i < LISTED_NESTED; i++) {
-		struct prefix4 key4 = source_key4(f, length);
-		const struct listed *l;
+		const struct listed *l =
+			f->v6 ? bpf_map_lookup_elem(list6, &key) : bpf_map_lookup_elem(list4, &key);
 
-		if (f->v6) {
-			struct prefix6 key6 = source_key6(f, length);
-
-			l = bpf_map_lookup_elem(list6, &key6);
-		} else {
-			l = bpf_map_lookup_elem(list4, &key4);
-		}
 		if (!l)
 			return false;
 		if (!l->until_ns || l->until_ns > bpf_ktime_get_coarse_ns())
 			return true;
 		if (!l->length)
 			return false;
-		length = l->length - 1U;
+		key.length = l->length - 1U;
 	}
 	return false;
 }

@@ -36,6 +36,14 @@ enum cookie_layout {
 	COOKIE_LENGTH6     = 39,         /* bytes of m, IPv6 */
 };
 
+/* A challenge (challenge.md) is a cookie without an ISN in its message. */
+enum challenge_layout {
+	CHALLENGE_LENGTH4 = 12, /* bytes of m, IPv4 */
+	CHALLENGE_LENGTH6 = 36, /* bytes of m, IPv6 */
+	CHALLENGE_CODE_FAR = 16, /* the code of one that a client could accept otherwise */
+	CHALLENGE_SPAN = 1 << 16, /* acknowledgements behind the ISN that it could accept */
+};
+
 enum cookie_hash {
 	HASH_NONE       = 0, /* an empty key slot */
 	HASH_SIPHASH    = 1, /* SipHash-2-4, 128-bit key, low 32 bits of its output */
@@ -191,10 +199,33 @@ struct service {
 	__u8  silent;   /* enum silent_policy */
 	__u8  admission; /* enum admission */
 	__u8  strategy;  /* enum strategy */
-	__u8  min_ttl;   /* of packets that are no SYN, 0: any */
-	__u8  pad;
+	__u8  auth_prefix4; /* bits of a source that is whitelisted */
+	__u8  auth_prefix6;
 	__u32 probe_interval_ns; /* between two probes; 0: none are sent */
+	__u32 auth_seconds;      /* that a source stays whitelisted */
+	__u32 auth_interval_ns;  /* between two of its SYNs */
+	__u32 auth_unfinished;   /* of its SYNs without an ACK end it */
 	__u32 packet_interval_ns; /* between two packets of a verified flow; 0: no budget */
+	__u8  min_ttl;            /* of packets that are no SYN, 0: any */
+	__u8  pad[3];
+};
+
+/* ---- sources that have met a challenge ---------------------------------- */
+
+/* A source, as its service's prefix length cuts it off; words as in struct
+ * flow. */
+struct whitelist_key {
+	__u32 source[4];
+	__u16 service;
+	__u8  v6;
+	__u8  pad;
+};
+
+struct whitelisted {
+	__u64 until_ns;   /* coarse monotonic: later SYNs are challenged again */
+	__u64 spent_ns;   /* token bucket of its SYNs */
+	__u32 unfinished; /* SYNs let through since the last ACK that followed one */
+	__u32 pad;
 };
 
 struct prefix4 {
@@ -669,6 +700,27 @@ enum verdict {
 	/* edge: modes */
 	VERDICT_PASS_PASSIVE,          /* auto, and there is no flood */
 
+	/* host, with the kernel's own cookies */
+	VERDICT_PASS_CALM,             /* no port that it could concern is in flood mode */
+	VERDICT_PASS_NO_COOKIE,        /* the kernel gives or judges no cookie: it takes the packet */
+	VERDICT_PASS_NO_LISTENER,      /* nobody listens: the kernel answers */
+	VERDICT_PASS_BEHIND,           /* follows a valid cookie whose connection is being made */
+	VERDICT_DROP_ACCEPT_FULL,      /* SYN to a listener that cannot take connections */
+
+	/* edge: proxy */
+	VERDICT_PASS_OPENED,           /* the server's SYN-ACK, as the client's window update */
+	VERDICT_SENT_SYN,              /* the server has said nothing: its SYN again */
+	VERDICT_SENT_RESET,            /* and at last the client's RST */
+
+	/* edge: strategies auth-* */
+	VERDICT_ANSWER_CHALLENGE,      /* SYN, answered by a wrong acknowledgement */
+	VERDICT_ANSWER_RESET,          /* met a challenge: its source is whitelisted, it got a RST */
+	VERDICT_DROP_CHALLENGED,       /* likewise, a RST itself */
+	VERDICT_PASS_WHITELISTED,      /* SYN of a whitelisted source */
+	VERDICT_PASS_FINISHED,         /* ends the handshake that such a SYN began */
+	VERDICT_DROP_SYN_RATE,         /* SYN of a whitelisted source that sends too many */
+	VERDICT_DROP_WHITELIST_FULL,   /* met a challenge, but there is no room */
+
 	/* edge: floods of other packets, and limits */
 	VERDICT_DROP_DENIED,           /* its source is on the deny list */
 	VERDICT_DROP_SPOOFED_INSIDE,   /* its source cannot be behind this port */
@@ -693,9 +745,11 @@ enum transmit_failure {
 
 _Static_assert(sizeof(struct key_slot) == 32, "key_slot");
 _Static_assert(sizeof(struct agent_clock) == 32, "agent_clock");
+_Static_assert(sizeof(struct service) == 40, "service");
+_Static_assert(sizeof(struct whitelist_key) == 20, "whitelist_key");
+_Static_assert(sizeof(struct whitelisted) == 24, "whitelisted");
 _Static_assert(sizeof(struct detector) == 272, "detector");
 _Static_assert(sizeof(struct service_label) == 72, "service_label");
-_Static_assert(sizeof(struct service) == 24, "service");
 _Static_assert(sizeof(struct listed) == 16, "listed");
 _Static_assert(sizeof(struct place) == 12, "place");
 _Static_assert(sizeof(struct answer_budget) == 16, "answer_budget");

@@ -11,19 +11,19 @@
 
 enum { BUCKET_BURST_NS = 100 * 1000 * 1000 }; /* what may be spent at once */
 
-/* The word after a token was taken; 0: there is none. `most_ns`: what may be
- * spent ahead of time, this token included. */
-INLINE u64 bucket_within(u64 spent_until_ns, u64 interval_ns, u64 most_ns, u64 now_ns)
+/* The word after a token was taken; 0: there is none. */
+INLINE u64 bucket_after(u64 spent_until_ns, u64 interval_ns, u64 burst_ns, u64 now_ns)
 {
-	u64 after = (spent_until_ns > now_ns ? spent_until_ns : now_ns) + interval_ns;
+	u64 from = spent_until_ns > now_ns ? spent_until_ns : now_ns;
 
-	return after - now_ns > most_ns ? 0 : after;
+	if (from - now_ns >= burst_ns)
+		return 0;
+	return from + interval_ns;
 }
 
 INLINE u64 bucket_next(u64 spent_until_ns, u64 interval_ns, u64 now_ns)
 {
-	return bucket_within(spent_until_ns, interval_ns, BUCKET_BURST_NS + interval_ns - 1,
-			     now_ns);
+	return bucket_after(spent_until_ns, interval_ns, BUCKET_BURST_NS, now_ns);
 }
 
 #endif

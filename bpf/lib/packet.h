@@ -31,6 +31,7 @@ enum ether_type {
 
 enum ip_protocol {
 	PROTOCOL_HOP_BY_HOP = 0,
+	PROTOCOL_ICMP = 1,
 	PROTOCOL_TCP = 6,
 	PROTOCOL_UDP = 17,
 	PROTOCOL_ROUTING = 43,

@@ -189,10 +189,15 @@ type oursService struct {
 	Silent           uint8
 	Admission        uint8
 	Strategy         uint8
-	MinTtl           uint8
-	Pad              uint8
+	AuthPrefix4      uint8
+	AuthPrefix6      uint8
 	ProbeIntervalNs  uint32
+	AuthSeconds      uint32
+	AuthIntervalNs   uint32
+	AuthUnfinished   uint32
 	PacketIntervalNs uint32
+	MinTtl           uint8
+	Pad              [3]uint8
 }
 
 type oursServiceLabel struct {
@@ -215,6 +220,22 @@ type oursTally struct {
 	_        structs.HostLayout
 	Syns     uint64
 	Finished uint64
+}
+
+type oursWhitelistKey struct {
+	_       structs.HostLayout
+	Source  [4]uint32
+	Service uint16
+	V6      uint8
+	Pad     uint8
+}
+
+type oursWhitelisted struct {
+	_          structs.HostLayout
+	UntilNs    uint64
+	SpentNs    uint64
+	Unfinished uint32
+	Pad        uint32
 }
 
 // Names of all BPF objects in the ELF.
@@ -253,6 +274,7 @@ const (
 	oursMapServiceMemos       = "service_memos"
 	oursMapServices           = "services"
 	oursMapTallies            = "tallies"
+	oursMapWhitelist          = "whitelist"
 	oursProgFloor54           = "floor_54"
 	oursProgFloor74           = "floor_74"
 	oursProgFloor94           = "floor_94"
@@ -279,8 +301,10 @@ const (
 	oursVarOwnTags            = "own_tags"
 	oursVarPacketsLimited     = "packets_limited"
 	oursVarPattern            = "pattern"
+	oursVarProxies            = "proxies"
 	oursVarServiceCount       = "service_count"
 	oursVarSourceChecks       = "source_checks"
+	oursVarStrategies         = "strategies"
 	oursVarTtlMatters         = "ttl_matters"
 )
 
@@ -373,6 +397,7 @@ type oursMapSpecs struct {
 	ServiceMemos  *ebpf.MapSpec `ebpf:"service_memos"`
 	Services      *ebpf.MapSpec `ebpf:"services"`
 	Tallies       *ebpf.MapSpec `ebpf:"tallies"`
+	Whitelist     *ebpf.MapSpec `ebpf:"whitelist"`
 }
 
 // oursVariableSpecs contains global variables before they are loaded into the kernel.
@@ -396,8 +421,10 @@ type oursVariableSpecs struct {
 	OwnTags            *ebpf.VariableSpec `ebpf:"own_tags"`
 	PacketsLimited     *ebpf.VariableSpec `ebpf:"packets_limited"`
 	Pattern            *ebpf.VariableSpec `ebpf:"pattern"`
+	Proxies            *ebpf.VariableSpec `ebpf:"proxies"`
 	ServiceCount       *ebpf.VariableSpec `ebpf:"service_count"`
 	SourceChecks       *ebpf.VariableSpec `ebpf:"source_checks"`
+	Strategies         *ebpf.VariableSpec `ebpf:"strategies"`
 	TtlMatters         *ebpf.VariableSpec `ebpf:"ttl_matters"`
 }
 
@@ -453,6 +480,7 @@ type oursMaps struct {
 	ServiceMemos  *ebpf.Map `ebpf:"service_memos"`
 	Services      *ebpf.Map `ebpf:"services"`
 	Tallies       *ebpf.Map `ebpf:"tallies"`
+	Whitelist     *ebpf.Map `ebpf:"whitelist"`
 }
 
 func (m *oursMaps) Close() error {
@@ -489,6 +517,7 @@ func (m *oursMaps) Close() error {
 		m.ServiceMemos,
 		m.Services,
 		m.Tallies,
+		m.Whitelist,
 	)
 }
 
@@ -513,8 +542,10 @@ type oursVariables struct {
 	OwnTags            *ebpf.Variable `ebpf:"own_tags"`
 	PacketsLimited     *ebpf.Variable `ebpf:"packets_limited"`
 	Pattern            *ebpf.Variable `ebpf:"pattern"`
+	Proxies            *ebpf.Variable `ebpf:"proxies"`
 	ServiceCount       *ebpf.Variable `ebpf:"service_count"`
 	SourceChecks       *ebpf.Variable `ebpf:"source_checks"`
+	Strategies         *ebpf.Variable `ebpf:"strategies"`
 	TtlMatters         *ebpf.Variable `ebpf:"ttl_matters"`
 }
 

@@ -103,14 +103,16 @@ func newServerCommand(env *environment) *cobra.Command {
 
 func newHostCommand(env *environment) *cobra.Command {
 	var pins, ports, setup string
+	var kernel kernelFlags
 	var generic bool
 	var confirm time.Duration
 	cmd := &cobra.Command{
 		Use:   "host IFACE --ports 22,443",
 		Short: "Protect this one server: both halves on one interface",
 		Long: "Protects TCP ports of this host against SYN floods on one interface. Its key is random and known to this\n" +
-			"kernel alone. Live connections go on. The protection outlives the daemon; `smartcookie detach` ends it.",
-		Example: "  smartcookie host eth0 --ports 22,443 --confirm 60s",
+			"kernel alone. Live connections go on. The protection outlives the daemon; `smartcookie detach` ends it.\n" +
+			"With --cookies kernel, a port in flood mode answers with the kernel's own cookies, and nothing else is needed.",
+		Example: "  smartcookie host eth0 --ports 22,443 --confirm 60s\n  smartcookie host eth0 --ports 443 --cookies kernel",
 		Args:    exactArgs("IFACE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if ports == "" {
@@ -124,6 +126,9 @@ func newHostCommand(env *environment) *cobra.Command {
 			if !ok {
 				return usageErrorf("--setup: %q is none of auto, native, translate", setup)
 			}
+			if err := kernel.apply(cmd, &c); err != nil {
+				return err
+			}
 			if err := needRoot(); err != nil {
 				return err
 			}
@@ -136,6 +141,7 @@ func newHostCommand(env *environment) *cobra.Command {
 	}
 	cmd.Flags().StringVar(&ports, "ports", "", "`ports` and ranges to protect, such as 22,443,8000-8099")
 	cmd.Flags().StringVar(&setup, "setup", "auto", "`how` connections are made: auto, native, translate")
+	kernel.add(cmd)
 	cmd.Flags().BoolVar(&generic, "generic", false, "use XDP in the kernel's stack, where the driver has none (much slower)")
 	cmd.Flags().DurationVar(&confirm, "confirm", 0, "take everything off again unless Enter is pressed within this `time`")
 	pinsFlag(cmd, &pins)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -47,7 +48,7 @@ func newLabCommand(env *environment) *cobra.Command {
 		},
 	}
 	flags := command.Flags()
-	flags.Var(&options.defence, "defence", "none, kernel, split or host")
+	flags.Var(&options.defence, "defence", defenceHelp())
 	flags.Var(&options.flood, "flood", "SYNs per second, 0 or max")
 	flags.DurationVar(&options.duration, "duration", options.duration, "how long the benign load runs")
 	flags.BoolVar(&options.ipv6, "ipv6", false, "use IPv6")
@@ -175,7 +176,7 @@ func newLabUpCommand(env *environment) *cobra.Command {
 			return labUp(cmd, env, options, string(defence))
 		},
 	}
-	command.Flags().Var(&defence, "defence", "none, kernel, split or host")
+	command.Flags().Var(&defence, "defence", defenceHelp())
 	shape.add(command)
 	return command
 }
@@ -295,3 +296,6 @@ func newLabChildCommand(env *environment) *cobra.Command {
 		},
 	}
 }
+
+// defenceHelp names what there is to choose from.
+func defenceHelp() string { return "one of " + strings.Join(lab.Defences(), ", ") }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"os"
+	"strings"
 	"testing"
 
 	"smartcookie/internal/lab"
@@ -14,7 +15,7 @@ func TestLabRefusesWhatMakesNoSense(t *testing.T) {
 		args []string
 	}{
 		{`"--flood" flag: want max, 0 or packets per second`, []string{"lab", "--flood", "fast"}},
-		{"there are host, kernel, none, split", []string{"lab", "--defence", "hope"}},
+		{"there are " + strings.Join(lab.Defences(), ", "), []string{"lab", "--defence", "hope"}},
 		{"--duration: want a time above 0", []string{"lab", "--duration", "0s"}},
 		{`unknown command "upp"`, []string{"lab", "upp"}},
 		{"lab exec: give client, attacker, edge or server, and a command", []string{"lab", "exec", "client"}},

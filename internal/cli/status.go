@@ -31,10 +31,17 @@ func newStatusCommand(env *environment) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			ports, err := dataplane.PortModes(pins)
+			if err != nil {
+				return err
+			}
 			if output == "json" {
-				return writeJSON(env.stdout, agents)
+				return writeStatusJSON(env, agents, ports)
 			}
 			if err := writeVerdicts(env, agents); err != nil {
+				return err
+			}
+			if err := writePorts(env, ports); err != nil {
 				return err
 			}
 			peers, err := dataplane.ControlPeers(pins)
@@ -56,6 +63,31 @@ func writeVerdicts(env *environment, agents map[string]map[string]uint64) error 
 		for _, name := range slices.Sorted(maps.Keys(agents[agent])) {
 			fmt.Fprintf(table, "%s\t%d\t  %s\n", agent, agents[agent][name], name)
 		}
+	}
+	return table.Flush()
+}
+
+// writeStatusJSON adds the ports to the agents, where there are any.
+func writeStatusJSON(env *environment, agents map[string]map[string]uint64, ports []dataplane.PortMode) error {
+	all := make(map[string]any, len(agents)+1)
+	for agent, verdicts := range agents {
+		all[agent] = verdicts
+	}
+	if len(ports) > 0 {
+		all["ports"] = ports
+	}
+	return writeJSON(env.stdout, all)
+}
+
+// writePorts shows the ports of a host with the kernel's own cookies.
+func writePorts(env *environment, ports []dataplane.PortMode) error {
+	if len(ports) == 0 {
+		return nil
+	}
+	table := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table, "\nport\tmode\tSYNs\tanswered\tchanges of mode\t")
+	for _, p := range ports {
+		fmt.Fprintf(table, "%d\t%s\t%d\t%d\t%d\t\n", p.Port, p.Mode, p.SYNs, p.Answered, p.Changes)
 	}
 	return table.Flush()
 }

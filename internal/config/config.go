@@ -27,6 +27,8 @@ type Edge struct {
 	Generation    time.Duration
 	Learn         time.Duration
 	ReturnTraffic bool
+	Proxied       int // connections that the edge itself can stand between
+	Whitelist     int // addresses, for strategies that list them
 	Services      []policy.Service
 	Table         *policy.Table
 	Control       *Control // nil: no control messages
@@ -79,6 +81,8 @@ type edgeFile struct {
 	Generation    string        `yaml:"generation"`
 	Learn         string        `yaml:"learn"`
 	ReturnTraffic *bool         `yaml:"return_traffic"`
+	Proxied       *int          `yaml:"proxied"`
+	Whitelist     *int          `yaml:"whitelist"`
 	Services      []serviceFile `yaml:"services"`
 
 	Control *edgeControlFile `yaml:"control"`
@@ -116,6 +120,8 @@ type serviceFile struct {
 	Admission string `yaml:"admission"`
 	Probes    *int   `yaml:"probes"`
 
+	AuthKeys `yaml:",inline"`
+
 	MinTTL         *int `yaml:"min_ttl"`
 	PacketsPerFlow *int `yaml:"packets_per_flow"`
 }
@@ -134,9 +140,11 @@ func ReadEdge(name string) (*Edge, error) {
 		func() (err error) { c.Inside, err = src.interfaces("$.inside", f.Inside, true); return err },
 		func() error { return c.readForward(src, &f) },
 		func() error { return c.readFilter(src, &f) },
+		func() error { return c.readWhitelist(src, &f) },
 		func() (err error) { c.Services, c.Table, err = src.services(f.Services); return err },
 		func() error { return c.readFloods(src, &f.Floods) },
 		func() error { return c.readControl(src, f.Control) },
+		func() error { return c.readProxy(src, &f) },
 		func() error { return c.checkReturn(src) },
 		func() error { return c.checkRelays(src) },
 	}
@@ -424,6 +432,9 @@ func (s *source) service(path string, f *serviceFile, out *policy.Service) (err 
 		return s.fail(path+".ports", "service %q has no ports", f.Name)
 	}
 	if err := s.servicePolicy(path, f, out); err != nil {
+		return err
+	}
+	if err := s.serviceAuth(path, f, out); err != nil {
 		return err
 	}
 	if err := s.serviceFloods(path, f, out); err != nil {

@@ -45,8 +45,8 @@ type EdgeConfig struct {
 
 	Flows      int           // that the filter is made for
 	Generation time.Duration // of the filter
-
-	Floods policy.Floods
+	Whitelist  int           // addresses that strategies may have listed
+	Floods     policy.Floods
 }
 
 // Edge is a loaded edge agent.
@@ -96,6 +96,10 @@ func LoadEdge(pins *Pins, c EdgeConfig) (*Edge, error) {
 	if c.Forward == Local {
 		groups = append(groups, hostGroup)
 	}
+	same := protectedByAnother(pins) == protectedDigest(c.Services)
+	if same { // its entries are of services by number
+		groups = append(groups, []string{"whitelist"})
+	}
 	into := struct {
 		*edgeObjects
 		Checks *ebpf.Map `ebpf:".data.sources"`
@@ -106,7 +110,7 @@ func LoadEdge(pins *Pins, c EdgeConfig) (*Edge, error) {
 	}
 	e.lists = listsOf(&e.objects, into.Checks)
 	e.adopted = adopted["filter"]
-	e.protectsSame = e.adopted && protectedByAnother(pins) == protectedDigest(c.Services)
+	e.protectsSame = e.adopted && same
 	m := &e.objects.edgeMaps
 	e.tables = tables{m.Keys, m.Clock, m.Services, m.Prefixes4, m.Prefixes6, m.PortRanges, m.Counters, e.slots}
 	if err := e.prepare(); err != nil {
@@ -121,6 +125,9 @@ func (e *Edge) shape(spec *ebpf.CollectionSpec) error {
 	spec.Maps["filter_lines"].MaxEntries = FilterLines(e.config.Flows)
 	spec.Maps["keys"].MaxEntries = uint32(max(len(e.config.Domains), 1)) * e.slots
 	e.shapeBudgets(spec)
+	if slices.ContainsFunc(e.config.Services, func(s policy.Service) bool { return s.Strategy.Whitelists() }) {
+		spec.Maps["whitelist"].MaxEntries = uint32(max(e.config.Whitelist, 1))
+	}
 	if e.multiBuffer() {
 		for _, name := range []string{"edge_outside", "edge_inside"} {
 			spec.Programs[name].Flags |= unix.BPF_F_XDP_HAS_FRAGS
@@ -150,9 +157,11 @@ func (e *Edge) constants() map[string]any {
 		"own_tags":      c.Forward == Local,
 		"service_count": uint32(len(c.Services)),
 		"cpu_count":     uint32(ebpf.MustPossibleCPU()),
+		"proxies":       c.Forward != Local && slices.ContainsFunc(c.Services, policy.Service.Proxied),
 
 		"multi_buffer":       e.multiBuffer(),
 		"answer_by_redirect": slices.ContainsFunc(c.Outside, func(i Interface) bool { return i.Veth }),
+		"strategies":         slices.ContainsFunc(c.Services, func(s policy.Service) bool { return s.Strategy != policy.Split }),
 		"link_length":        linkLength(append(c.Outside[:len(c.Outside):len(c.Outside)], c.Inside...)),
 	}
 	maps.Copy(all, c.floodConstants())
@@ -303,7 +312,7 @@ func (e *Edge) Attach(pins *Pins) error {
 		"counters": e.objects.Counters, "keys": e.objects.Keys, "clock": e.objects.Clock,
 		"master": e.objects.Master, "transmit_failures": e.objects.TransmitFailures, "services": e.objects.Services,
 		"prefixes4": e.objects.Prefixes4, "prefixes6": e.objects.Prefixes6, "port_ranges": e.objects.PortRanges,
-		"agents": e.objects.Agents, "listeners": e.objects.Listeners,
+		"agents": e.objects.Agents, "listeners": e.objects.Listeners, "whitelist": e.objects.Whitelist,
 	}); err != nil {
 		return err
 	}
@@ -344,8 +353,12 @@ func pinMaps(pins *Pins, all map[string]*ebpf.Map) error {
 }
 
 func (e *Edge) attachXDP(pins *Pins, i Interface, prog *ebpf.Program) error {
+	return attachXDP(pins, e.links, i, prog, e.config.Generic)
+}
+
+func attachXDP(pins *Pins, links map[string]link.Link, i Interface, prog *ebpf.Program, generic bool) error {
 	flags := link.XDPDriverMode
-	if e.config.Generic {
+	if generic {
 		flags = link.XDPGenericMode
 	}
 	name := linkName("xdp", i.Name)
@@ -357,9 +370,9 @@ func (e *Edge) attachXDP(pins *Pins, i Interface, prog *ebpf.Program) error {
 			return link.AttachXDP(link.XDPOptions{Program: prog, Interface: i.Index, Flags: flags})
 		})
 	if err != nil {
-		return fmt.Errorf("attach XDP to %s: %w", i.Name, explainXDP(err, i, e.config.Generic))
+		return fmt.Errorf("attach XDP to %s: %w", i.Name, explainXDP(err, i, generic))
 	}
-	e.links[name] = l
+	links[name] = l
 	return nil
 }
 

@@ -298,10 +298,15 @@ type edgeService struct {
 	Silent           uint8
 	Admission        uint8
 	Strategy         uint8
-	MinTtl           uint8
-	Pad              uint8
+	AuthPrefix4      uint8
+	AuthPrefix6      uint8
 	ProbeIntervalNs  uint32
+	AuthSeconds      uint32
+	AuthIntervalNs   uint32
+	AuthUnfinished   uint32
 	PacketIntervalNs uint32
+	MinTtl           uint8
+	Pad              [3]uint8
 }
 
 type edgeServiceLabel struct {
@@ -460,16 +465,47 @@ const (
 	edgeVerdictVERDICT_HOLD_EARLY             edgeVerdict = 53
 	edgeVerdictVERDICT_PASS_UNPROVEN          edgeVerdict = 54
 	edgeVerdictVERDICT_PASS_PASSIVE           edgeVerdict = 55
-	edgeVerdictVERDICT_DROP_DENIED            edgeVerdict = 56
-	edgeVerdictVERDICT_DROP_SPOOFED_INSIDE    edgeVerdict = 57
-	edgeVerdictVERDICT_DROP_OTHER_PORT        edgeVerdict = 58
-	edgeVerdictVERDICT_DROP_LOW_TTL           edgeVerdict = 59
-	edgeVerdictVERDICT_DROP_FLOW_BUDGET       edgeVerdict = 60
-	edgeVerdictVERDICT_DROP_ANSWER_LIMIT      edgeVerdict = 61
-	edgeVerdictVERDICT_PASS_BYPASS            edgeVerdict = 62
-	edgeVerdictVERDICT_COUNT                  edgeVerdict = 63
+	edgeVerdictVERDICT_PASS_CALM              edgeVerdict = 56
+	edgeVerdictVERDICT_PASS_NO_COOKIE         edgeVerdict = 57
+	edgeVerdictVERDICT_PASS_NO_LISTENER       edgeVerdict = 58
+	edgeVerdictVERDICT_PASS_BEHIND            edgeVerdict = 59
+	edgeVerdictVERDICT_DROP_ACCEPT_FULL       edgeVerdict = 60
+	edgeVerdictVERDICT_PASS_OPENED            edgeVerdict = 61
+	edgeVerdictVERDICT_SENT_SYN               edgeVerdict = 62
+	edgeVerdictVERDICT_SENT_RESET             edgeVerdict = 63
+	edgeVerdictVERDICT_ANSWER_CHALLENGE       edgeVerdict = 64
+	edgeVerdictVERDICT_ANSWER_RESET           edgeVerdict = 65
+	edgeVerdictVERDICT_DROP_CHALLENGED        edgeVerdict = 66
+	edgeVerdictVERDICT_PASS_WHITELISTED       edgeVerdict = 67
+	edgeVerdictVERDICT_PASS_FINISHED          edgeVerdict = 68
+	edgeVerdictVERDICT_DROP_SYN_RATE          edgeVerdict = 69
+	edgeVerdictVERDICT_DROP_WHITELIST_FULL    edgeVerdict = 70
+	edgeVerdictVERDICT_DROP_DENIED            edgeVerdict = 71
+	edgeVerdictVERDICT_DROP_SPOOFED_INSIDE    edgeVerdict = 72
+	edgeVerdictVERDICT_DROP_OTHER_PORT        edgeVerdict = 73
+	edgeVerdictVERDICT_DROP_LOW_TTL           edgeVerdict = 74
+	edgeVerdictVERDICT_DROP_FLOW_BUDGET       edgeVerdict = 75
+	edgeVerdictVERDICT_DROP_ANSWER_LIMIT      edgeVerdict = 76
+	edgeVerdictVERDICT_PASS_BYPASS            edgeVerdict = 77
+	edgeVerdictVERDICT_COUNT                  edgeVerdict = 78
 	edgeVerdictVERDICT_STRIDE                 edgeVerdict = 128
 )
+
+type edgeWhitelistKey struct {
+	_       structs.HostLayout
+	Source  [4]uint32
+	Service uint16
+	V6      uint8
+	Pad     uint8
+}
+
+type edgeWhitelisted struct {
+	_          structs.HostLayout
+	UntilNs    uint64
+	SpentNs    uint64
+	Unfinished uint32
+	Pad        uint32
+}
 
 // Names of all BPF objects in the ELF.
 //
@@ -512,6 +548,7 @@ const (
 	edgeMapTallies            = "tallies"
 	edgeMapTicker             = "ticker"
 	edgeMapTransmitFailures   = "transmit_failures"
+	edgeMapWhitelist          = "whitelist"
 	edgeProgEdgeEgress        = "edge_egress"
 	edgeProgEdgeInside        = "edge_inside"
 	edgeProgEdgeOutside       = "edge_outside"
@@ -538,8 +575,10 @@ const (
 	edgeVarOtherTcpDrops      = "other_tcp_drops"
 	edgeVarOwnTags            = "own_tags"
 	edgeVarPacketsLimited     = "packets_limited"
+	edgeVarProxies            = "proxies"
 	edgeVarServiceCount       = "service_count"
 	edgeVarSourceChecks       = "source_checks"
+	edgeVarStrategies         = "strategies"
 	edgeVarSweepLineNs        = "sweep_line_ns"
 	edgeVarTtlMatters         = "ttl_matters"
 )
@@ -639,6 +678,7 @@ type edgeMapSpecs struct {
 	Tallies          *ebpf.MapSpec `ebpf:"tallies"`
 	Ticker           *ebpf.MapSpec `ebpf:"ticker"`
 	TransmitFailures *ebpf.MapSpec `ebpf:"transmit_failures"`
+	Whitelist        *ebpf.MapSpec `ebpf:"whitelist"`
 }
 
 // edgeVariableSpecs contains global variables before they are loaded into the kernel.
@@ -661,8 +701,10 @@ type edgeVariableSpecs struct {
 	OtherTcpDrops      *ebpf.VariableSpec `ebpf:"other_tcp_drops"`
 	OwnTags            *ebpf.VariableSpec `ebpf:"own_tags"`
 	PacketsLimited     *ebpf.VariableSpec `ebpf:"packets_limited"`
+	Proxies            *ebpf.VariableSpec `ebpf:"proxies"`
 	ServiceCount       *ebpf.VariableSpec `ebpf:"service_count"`
 	SourceChecks       *ebpf.VariableSpec `ebpf:"source_checks"`
+	Strategies         *ebpf.VariableSpec `ebpf:"strategies"`
 	SweepLineNs        *ebpf.VariableSpec `ebpf:"sweep_line_ns"`
 	TtlMatters         *ebpf.VariableSpec `ebpf:"ttl_matters"`
 }
@@ -724,6 +766,7 @@ type edgeMaps struct {
 	Tallies          *ebpf.Map `ebpf:"tallies"`
 	Ticker           *ebpf.Map `ebpf:"ticker"`
 	TransmitFailures *ebpf.Map `ebpf:"transmit_failures"`
+	Whitelist        *ebpf.Map `ebpf:"whitelist"`
 }
 
 func (m *edgeMaps) Close() error {
@@ -765,6 +808,7 @@ func (m *edgeMaps) Close() error {
 		m.Tallies,
 		m.Ticker,
 		m.TransmitFailures,
+		m.Whitelist,
 	)
 }
 
@@ -788,8 +832,10 @@ type edgeVariables struct {
 	OtherTcpDrops      *ebpf.Variable `ebpf:"other_tcp_drops"`
 	OwnTags            *ebpf.Variable `ebpf:"own_tags"`
 	PacketsLimited     *ebpf.Variable `ebpf:"packets_limited"`
+	Proxies            *ebpf.Variable `ebpf:"proxies"`
 	ServiceCount       *ebpf.Variable `ebpf:"service_count"`
 	SourceChecks       *ebpf.Variable `ebpf:"source_checks"`
+	Strategies         *ebpf.Variable `ebpf:"strategies"`
 	SweepLineNs        *ebpf.Variable `ebpf:"sweep_line_ns"`
 	TtlMatters         *ebpf.Variable `ebpf:"ttl_matters"`
 }

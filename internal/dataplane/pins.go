@@ -23,7 +23,11 @@ var ErrBusy = errors.New("another daemon runs here")
 const (
 	EdgeAgent   = "edge"
 	ServerAgent = "server"
+	HostAgent   = "host"  // with the kernel's own cookies
+	ProxyAgent  = "proxy" // the edge's translator
 )
+
+var agentNames = []string{EdgeAgent, ServerAgent, HostAgent, ProxyAgent}
 
 // Pins is a directory in the BPF file system that keeps one agent's maps and
 // links alive when no daemon runs.
@@ -274,23 +278,34 @@ func detachLink(path string) error {
 // state, whether a daemon runs or not. It reports what it detached.
 func Detach(root string) ([]string, error) {
 	var detached []string
-	for _, agent := range []string{EdgeAgent, ServerAgent} {
-		links := filepath.Join(root, agent, "links")
-		entries, err := os.ReadDir(links)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return detached, fmt.Errorf("list links: %w", err)
-		}
-		for _, e := range entries {
-			if err := detachLink(filepath.Join(links, e.Name())); err != nil {
-				return detached, err
-			}
-			detached = append(detached, agent+"/"+e.Name())
-		}
-		if err := os.RemoveAll(filepath.Join(root, agent)); err != nil {
-			return detached, fmt.Errorf("remove pins: %w", err)
+	for _, agent := range agentNames {
+		names, err := DetachAgent(root, agent)
+		detached = append(detached, names...)
+		if err != nil {
+			return detached, err
 		}
 	}
 	if err := os.Remove(root); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
+		return detached, fmt.Errorf("remove pins: %w", err)
+	}
+	return detached, nil
+}
+
+// DetachAgent does so for one agent.
+func DetachAgent(root, agent string) ([]string, error) {
+	var detached []string
+	links := filepath.Join(root, agent, "links")
+	entries, err := os.ReadDir(links)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return detached, fmt.Errorf("list links: %w", err)
+	}
+	for _, e := range entries {
+		if err := detachLink(filepath.Join(links, e.Name())); err != nil {
+			return detached, err
+		}
+		detached = append(detached, agent+"/"+e.Name())
+	}
+	if err := os.RemoveAll(filepath.Join(root, agent)); err != nil {
 		return detached, fmt.Errorf("remove pins: %w", err)
 	}
 	return detached, nil

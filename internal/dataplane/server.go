@@ -29,6 +29,8 @@ type ServerConfig struct {
 
 	// Edge is the other half on the same host: keys and clock are its own.
 	Edge *Edge
+	// Proxy is where an edge itself is the other half, and all tables are its own.
+	Proxy *ProxyPorts
 }
 
 // Server is a loaded server agent.
@@ -75,6 +77,10 @@ func (s *Server) shape(spec *ebpf.CollectionSpec) error {
 	if len(c.Tenants) > 0 {
 		spec.Maps["held"].MaxEntries = heldPackets
 	}
+	spec.Maps["syns"].MaxEntries = 1
+	if c.Proxy != nil {
+		spec.Maps["syns"].MaxEntries = halfOpen
+	}
 	spec.Maps["established"].MaxEntries = 1
 	if c.HearsEdges {
 		spec.Maps["established"].MaxEntries = uint32(serverEstablishedLimitESTABLISHED_MAX)
@@ -83,9 +89,12 @@ func (s *Server) shape(spec *ebpf.CollectionSpec) error {
 	if err != nil {
 		return err
 	}
+	inside, outside := c.Proxy.bridge()
 	return setConstants(spec, map[string]any{
 		"key_slot_mask": s.slots - 1,
-		"link_length":   linkLength(slices.Concat(c.Interfaces, c.Tenants)),
+		"link_length":   linkLength(slices.Concat(c.Interfaces, c.Tenants, c.Proxy.inside())),
+		"proxy_inside":  inside,
+		"proxy_outside": outside,
 		"own_tags":      c.Edge != nil,
 		"strict":        c.Strict,
 		"service_count": uint32(len(c.Services)),
@@ -99,6 +108,10 @@ func (s *Server) load(pins *Pins, spec *ebpf.CollectionSpec) error {
 	shared := make(map[string]*ebpf.Map)
 	if edge := s.config.Edge; edge != nil { // the host shape
 		shared["keys"], shared["clock"] = edge.keys, edge.clock
+		if s.config.Proxy != nil {
+			shared["services"], shared["port_ranges"] = edge.services, edge.ranges
+			shared["prefixes4"], shared["prefixes6"] = edge.prefixes4, edge.prefixes6
+		}
 	}
 	for name, m := range shared {
 		spec.Maps[name].MaxEntries = m.MaxEntries()
@@ -107,7 +120,7 @@ func (s *Server) load(pins *Pins, spec *ebpf.CollectionSpec) error {
 		return err
 	}
 	if _, err := loadShared(pins, spec, &s.objects,
-		[][]string{{"counters"}, {"recent"}, {"clock"}, {"flows"}, {"half_open"}, {"enforced_until"}, {"edges"},
+		[][]string{{"counters"}, {"recent"}, {"clock"}, {"flows"}, {"half_open"}, {"syns"}, {"enforced_until"}, {"edges"},
 			{"established", "established_round"}}, shared); err != nil {
 		return err
 	}
@@ -122,6 +135,9 @@ func (s *Server) prepare() error {
 	}
 	if err := s.writeVRFs(); err != nil {
 		return err
+	}
+	if s.config.Proxy != nil {
+		return nil // the edge has written them
 	}
 	return s.writeServices(s.config.Services, s.config.Table, s.config.Domains)
 }

@@ -151,10 +151,15 @@ type serverService struct {
 	Silent           uint8
 	Admission        uint8
 	Strategy         uint8
-	MinTtl           uint8
-	Pad              uint8
+	AuthPrefix4      uint8
+	AuthPrefix6      uint8
 	ProbeIntervalNs  uint32
+	AuthSeconds      uint32
+	AuthIntervalNs   uint32
+	AuthUnfinished   uint32
 	PacketIntervalNs uint32
+	MinTtl           uint8
+	Pad              [3]uint8
 }
 
 type serverServiceLabel struct {
@@ -171,6 +176,18 @@ type serverServiceMemo struct {
 	Port    uint16
 	Found   uint16
 	V6      uint32
+}
+
+type serverSynKept struct {
+	_              structs.HostLayout
+	Ifindex        uint32
+	Length         uint16
+	Network        uint16
+	Transport      uint16
+	VlanTci        uint16
+	VlanProtocolBe uint16
+	Pad            uint16
+	Frame          [128]uint8
 }
 
 type serverTranslation struct {
@@ -226,7 +243,13 @@ const (
 	serverMapRecent             = "recent"
 	serverMapServiceMemos       = "service_memos"
 	serverMapServices           = "services"
+	serverMapSynScratch         = "syn_scratch"
+	serverMapSyns               = "syns"
 	serverMapVrfs               = "vrfs"
+	serverProgProxyCross        = "proxy_cross"
+	serverProgProxyEgress       = "proxy_egress"
+	serverProgProxyIngress      = "proxy_ingress"
+	serverProgProxySend         = "proxy_send"
 	serverProgServerEgress      = "server_egress"
 	serverProgServerEstablished = "server_established"
 	serverProgServerIngress     = "server_ingress"
@@ -242,6 +265,8 @@ const (
 	serverVarLinkLength         = "link_length"
 	serverVarNetnsCookie        = "netns_cookie"
 	serverVarOwnTags            = "own_tags"
+	serverVarProxyInside        = "proxy_inside"
+	serverVarProxyOutside       = "proxy_outside"
 	serverVarServiceCount       = "service_count"
 	serverVarStrict             = "strict"
 	serverVarTranslating        = "translating"
@@ -289,6 +314,10 @@ type serverSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type serverProgramSpecs struct {
+	ProxyCross        *ebpf.ProgramSpec `ebpf:"proxy_cross"`
+	ProxyEgress       *ebpf.ProgramSpec `ebpf:"proxy_egress"`
+	ProxyIngress      *ebpf.ProgramSpec `ebpf:"proxy_ingress"`
+	ProxySend         *ebpf.ProgramSpec `ebpf:"proxy_send"`
 	ServerEgress      *ebpf.ProgramSpec `ebpf:"server_egress"`
 	ServerEstablished *ebpf.ProgramSpec `ebpf:"server_established"`
 	ServerIngress     *ebpf.ProgramSpec `ebpf:"server_ingress"`
@@ -323,6 +352,8 @@ type serverMapSpecs struct {
 	Recent           *ebpf.MapSpec `ebpf:"recent"`
 	ServiceMemos     *ebpf.MapSpec `ebpf:"service_memos"`
 	Services         *ebpf.MapSpec `ebpf:"services"`
+	SynScratch       *ebpf.MapSpec `ebpf:"syn_scratch"`
+	Syns             *ebpf.MapSpec `ebpf:"syns"`
 	Vrfs             *ebpf.MapSpec `ebpf:"vrfs"`
 }
 
@@ -338,6 +369,8 @@ type serverVariableSpecs struct {
 	LinkLength      *ebpf.VariableSpec `ebpf:"link_length"`
 	NetnsCookie     *ebpf.VariableSpec `ebpf:"netns_cookie"`
 	OwnTags         *ebpf.VariableSpec `ebpf:"own_tags"`
+	ProxyInside     *ebpf.VariableSpec `ebpf:"proxy_inside"`
+	ProxyOutside    *ebpf.VariableSpec `ebpf:"proxy_outside"`
 	ServiceCount    *ebpf.VariableSpec `ebpf:"service_count"`
 	Strict          *ebpf.VariableSpec `ebpf:"strict"`
 	Translating     *ebpf.VariableSpec `ebpf:"translating"`
@@ -384,6 +417,8 @@ type serverMaps struct {
 	Recent           *ebpf.Map `ebpf:"recent"`
 	ServiceMemos     *ebpf.Map `ebpf:"service_memos"`
 	Services         *ebpf.Map `ebpf:"services"`
+	SynScratch       *ebpf.Map `ebpf:"syn_scratch"`
+	Syns             *ebpf.Map `ebpf:"syns"`
 	Vrfs             *ebpf.Map `ebpf:"vrfs"`
 }
 
@@ -410,6 +445,8 @@ func (m *serverMaps) Close() error {
 		m.Recent,
 		m.ServiceMemos,
 		m.Services,
+		m.SynScratch,
+		m.Syns,
 		m.Vrfs,
 	)
 }
@@ -426,6 +463,8 @@ type serverVariables struct {
 	LinkLength      *ebpf.Variable `ebpf:"link_length"`
 	NetnsCookie     *ebpf.Variable `ebpf:"netns_cookie"`
 	OwnTags         *ebpf.Variable `ebpf:"own_tags"`
+	ProxyInside     *ebpf.Variable `ebpf:"proxy_inside"`
+	ProxyOutside    *ebpf.Variable `ebpf:"proxy_outside"`
 	ServiceCount    *ebpf.Variable `ebpf:"service_count"`
 	Strict          *ebpf.Variable `ebpf:"strict"`
 	Translating     *ebpf.Variable `ebpf:"translating"`
@@ -435,6 +474,10 @@ type serverVariables struct {
 //
 // It can be passed to loadServerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type serverPrograms struct {
+	ProxyCross        *ebpf.Program `ebpf:"proxy_cross"`
+	ProxyEgress       *ebpf.Program `ebpf:"proxy_egress"`
+	ProxyIngress      *ebpf.Program `ebpf:"proxy_ingress"`
+	ProxySend         *ebpf.Program `ebpf:"proxy_send"`
 	ServerEgress      *ebpf.Program `ebpf:"server_egress"`
 	ServerEstablished *ebpf.Program `ebpf:"server_established"`
 	ServerIngress     *ebpf.Program `ebpf:"server_ingress"`
@@ -446,6 +489,10 @@ type serverPrograms struct {
 
 func (p *serverPrograms) Close() error {
 	return _ServerClose(
+		p.ProxyCross,
+		p.ProxyEgress,
+		p.ProxyIngress,
+		p.ProxySend,
 		p.ServerEgress,
 		p.ServerEstablished,
 		p.ServerIngress,

@@ -65,6 +65,8 @@ func (t *tables) writePolicies(services []policy.Service, domains []string) erro
 			Domain: uint8(domain), Mss4: s.MSS4, Mss6: s.MSS6, Window: s.Window,
 			Setup: uint8(s.Setup), Silent: uint8(s.Silent),
 			Admission: uint8(s.Admission), Strategy: uint8(s.Strategy), ProbeIntervalNs: interval(s.Probes),
+			AuthPrefix4: s.Auth.Prefix4, AuthPrefix6: s.Auth.Prefix6, AuthSeconds: uint32(s.Auth.Time / time.Second),
+			AuthIntervalNs: interval(s.Auth.SYNs), AuthUnfinished: uint32(s.Auth.Unfinished),
 			MinTtl: s.MinTTL, PacketIntervalNs: interval(s.PacketsPerFlow),
 		}
 		if err := t.services.Put(uint32(i+1), v); err != nil {
@@ -241,7 +243,7 @@ var ErrNoAgent = errors.New("no agent is attached")
 // What a daemon has counted of control messages has names of its own.
 func AgentVerdicts(root string) (map[string]map[string]uint64, error) {
 	all := make(map[string]map[string]uint64)
-	for _, agent := range []string{EdgeAgent, ServerAgent} {
+	for _, agent := range agentNames {
 		counters, err := ebpf.LoadPinnedMap(filepath.Join(root, agent, "maps", "counters"), nil)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue

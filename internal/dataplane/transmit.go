@@ -13,18 +13,35 @@ import (
 // ErrTransmit means that XDP cannot send on a device.
 var ErrTransmit = errors.New("XDP cannot transmit")
 
+// transmitter is what tells the fate of frames after their verdict: every object
+// that sends has one.
+type transmitter struct {
+	devices, failures                        *ebpf.Map
+	exception, redirect, bulk, devmap, probe *ebpf.Program
+}
+
+func (e *Edge) transmitter() transmitter {
+	o := &e.objects
+	return transmitter{o.Devices, o.TransmitFailures, o.TransmitException, o.TransmitRedirect, o.TransmitBulk, o.TransmitDevmap, o.TransmitProbe}
+}
+
 // watchTransmit counts what the drivers lose of our devices' frames.
 func (e *Edge) watchTransmit(pins *Pins) error {
-	for _, i := range append(e.config.Outside[:len(e.config.Outside):len(e.config.Outside)], e.config.Inside...) {
-		if err := e.objects.Devices.Put(uint32(i.Index), uint8(1)); err != nil {
+	devices := append(e.config.Outside[:len(e.config.Outside):len(e.config.Outside)], e.config.Inside...)
+	return e.transmitter().watch(pins, e.links, devices)
+}
+
+func (t transmitter) watch(pins *Pins, links map[string]link.Link, devices []Interface) error {
+	for _, i := range devices {
+		if err := t.devices.Put(uint32(i.Index), uint8(1)); err != nil {
 			return fmt.Errorf("write device %s: %w", i.Name, err)
 		}
 	}
 	for name, prog := range map[string]*ebpf.Program{
-		"transmit_exception": e.objects.TransmitException, "transmit_redirect": e.objects.TransmitRedirect,
-		"transmit_bulk": e.objects.TransmitBulk, "transmit_devmap": e.objects.TransmitDevmap,
+		"transmit_exception": t.exception, "transmit_redirect": t.redirect,
+		"transmit_bulk": t.bulk, "transmit_devmap": t.devmap,
 	} {
-		if err := attachTracing(pins, e.links, name, prog); err != nil {
+		if err := attachTracing(pins, links, name, prog); err != nil {
 			return err
 		}
 	}
@@ -46,11 +63,13 @@ func attachTracing(pins *Pins, links map[string]link.Link, name string, prog *eb
 
 // TransmitFailures counts, by cause, the frames that were lost after their
 // verdict.
-func (e *Edge) TransmitFailures() (map[string]uint64, error) {
+func (e *Edge) TransmitFailures() (map[string]uint64, error) { return e.transmitter().lost() }
+
+func (t transmitter) lost() (map[string]uint64, error) {
 	failures := make(map[string]uint64)
 	perCPU := make([]uint64, ebpf.MustPossibleCPU())
 	for i, name := range TransmitFailureNames() {
-		if err := e.objects.TransmitFailures.Lookup(uint32(i), &perCPU); err != nil {
+		if err := t.failures.Lookup(uint32(i), &perCPU); err != nil {
 			return nil, fmt.Errorf("read transmit failures: %w", err)
 		}
 		for _, n := range perCPU {
@@ -61,22 +80,25 @@ func (e *Edge) TransmitFailures() (map[string]uint64, error) {
 }
 
 // TryTransmit sends one frame out of every outside device, in the way that
-// answers take: to a link-local multicast address that no switch forwards,
-// with the Ethernet type for local experiments (IEEE 802).
-func (e *Edge) TryTransmit() error {
-	if e.config.Generic {
+// answers take.
+func (e *Edge) TryTransmit() error { return e.transmitter().try(e.config.Outside, e.config.Generic) }
+
+// try sends to a link-local multicast address that no switch forwards, with the
+// Ethernet type for local experiments (IEEE 802).
+func (t transmitter) try(devices []Interface, generic bool) error {
+	if generic {
 		return nil // the kernel's stack transmits, as it does everything
 	}
 	frame := append([]byte{0x01, 0x80, 0xc2, 0, 0, 0x0e, 0x02, 0, 0, 0, 0, 0x01, 0x88, 0xb5}, make([]byte, 46)...)
-	for _, i := range e.config.Outside {
-		before, err := e.TransmitFailures()
+	for _, i := range devices {
+		before, err := t.lost()
 		if err != nil {
 			return err
 		}
-		if err := e.sendFrame(i, frame); err != nil {
+		if err := t.send(i, frame); err != nil {
 			return fmt.Errorf("try XDP_TX on %s: %w", i.Name, err)
 		}
-		after, err := e.TransmitFailures()
+		after, err := t.lost()
 		if err != nil {
 			return err
 		}
@@ -89,13 +111,13 @@ func (e *Edge) TryTransmit() error {
 	return nil
 }
 
-func (e *Edge) sendFrame(i Interface, frame []byte) error {
+func (t transmitter) send(i Interface, frame []byte) error {
 	var context bytes.Buffer // struct xdp_md
 	for _, field := range []uint32{0, uint32(len(frame)), 0, uint32(i.Index), 0, 0} {
 		_ = binary.Write(&context, binary.NativeEndian, field) // a Buffer takes everything
 	}
 	const liveFrames = 1 << 1 // BPF_F_TEST_XDP_LIVE_FRAMES
-	_, err := e.objects.TransmitProbe.Run(&ebpf.RunOptions{
+	_, err := t.probe.Run(&ebpf.RunOptions{
 		Data: frame, Context: context.Bytes(), Repeat: 1, Flags: liveFrames,
 	})
 	return err

@@ -43,11 +43,12 @@ func Run(ctx context.Context, c *config.Edge, o Options) error {
 		return err
 	}
 	defer pins.Close()
-	agent, err := start(c, o, keeper, pins)
+	agent, translator, err := start(c, o, keeper, pins)
 	if err != nil {
 		return err
 	}
 	defer agent.Close()
+	defer translator.close()
 	warnOfBypass(c, o.Log)
 	ctx, stop := context.WithCancel(ctx)
 	sweeping := SweepLists(ctx, o.Log, agent)
@@ -59,7 +60,7 @@ func Run(ctx context.Context, c *config.Edge, o Options) error {
 	defer func() { peers.end(pins.Gone()) }()
 	o.Log.Info("ready", "outside", Names(c.Outside), "inside", Names(c.Inside),
 		"forward", c.Forward, "services", len(c.Services), "learning", learning(agent, c).String())
-	return serve(ctx, o.Log, keeper, agent, pins, peers)
+	return serve(ctx, o.Log, keeper, agent, pins, func() { peers.tick(); translator.tick() })
 }
 
 func checkDevices(c *config.Edge, log *slog.Logger) error {
@@ -77,7 +78,7 @@ func checkDevices(c *config.Edge, log *slog.Logger) error {
 }
 
 // start loads, fills and attaches; if it cannot, nothing new stays attached.
-func start(c *config.Edge, o Options, keeper *upkeep.Keeper, pins *dataplane.Pins) (*dataplane.Edge, error) {
+func start(c *config.Edge, o Options, keeper *upkeep.Keeper, pins *dataplane.Pins) (*dataplane.Edge, *translator, error) {
 	forward := dataplane.Bridge
 	if c.Forward == "route" {
 		forward = dataplane.Route
@@ -85,11 +86,12 @@ func start(c *config.Edge, o Options, keeper *upkeep.Keeper, pins *dataplane.Pin
 	agent, err := dataplane.LoadEdge(pins, dataplane.EdgeConfig{
 		Services: c.Services, Table: c.Table, Domains: DomainsOf(c.Services), Epochs: keeper.Epochs(),
 		Outside: Interfaces(c.Outside), Inside: Interfaces(c.Inside), Forward: forward, Generic: c.Generic,
-		Flows: c.Flows, Generation: c.Generation, Floods: c.Floods,
+		Flows: c.Flows, Generation: c.Generation, Whitelist: c.Whitelist, Floods: c.Floods,
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	var proxy *translator
 	err = keeper.Start(agent, agent.AdoptedOffset())
 	if err == nil {
 		err = agent.SetClock(keeper.Clock(learning(agent, c)))
@@ -101,6 +103,9 @@ func start(c *config.Edge, o Options, keeper *upkeep.Keeper, pins *dataplane.Pin
 		err = agent.Start()
 	}
 	if err == nil {
+		proxy, err = startTranslator(c, o, agent)
+	}
+	if err == nil {
 		err = agent.Attach(pins)
 	}
 	if err == nil {
@@ -108,10 +113,12 @@ func start(c *config.Edge, o Options, keeper *upkeep.Keeper, pins *dataplane.Pin
 	}
 	if err != nil {
 		agent.Undo(pins)
+		proxy.undo()
+		proxy.close()
 		agent.Close()
-		return nil, err
+		return nil, nil, err
 	}
-	return agent, nil
+	return agent, proxy, proxy.keep(o.Pins)
 }
 
 // learning is how long unknown flows pass: not at all where the filter of an
@@ -124,9 +131,9 @@ func learning(agent *dataplane.Edge, c *config.Edge) time.Duration {
 }
 
 // serve keeps keys and clock going, and reports what the drivers lose.
-func serve(ctx context.Context, log *slog.Logger, keeper *upkeep.Keeper, agent *dataplane.Edge, pins *dataplane.Pins, peers *speaker) error {
+func serve(ctx context.Context, log *slog.Logger, keeper *upkeep.Keeper, agent *dataplane.Edge, pins *dataplane.Pins, also func()) error {
 	lost := NewLossReport(log)
-	return upkeep.Loop(ctx, log, keeper, pins.Gone, func() { lost.Tick(agent); peers.tick() })
+	return upkeep.Loop(ctx, log, keeper, pins.Gone, func() { lost.Tick(agent); also() })
 }
 
 // DomainsOf lists the key domains that services need, in a fixed order.
@@ -143,13 +150,18 @@ func DomainsOf(services []policy.Service) []string {
 func Interfaces(devices []net.Interface) []dataplane.Interface {
 	all := make([]dataplane.Interface, len(devices))
 	for i, d := range devices {
-		all[i] = dataplane.Interface{
-			Name: d.Name, Index: d.Index, MTU: d.MTU, Veth: driverOf(d.Name) == "veth",
-			NoMAC: len(d.HardwareAddr) == 0 && d.Flags&net.FlagLoopback == 0,
-			VRF:   vrfOf(d.Index),
-		}
+		all[i] = InterfaceOf(d)
 	}
 	return all
+}
+
+// InterfaceOf describes one.
+func InterfaceOf(d net.Interface) dataplane.Interface {
+	return dataplane.Interface{
+		Name: d.Name, Index: d.Index, MTU: d.MTU, Veth: driverOf(d.Name) == "veth",
+		NoMAC: len(d.HardwareAddr) == 0 && d.Flags&net.FlagLoopback == 0,
+		VRF:   vrfOf(d.Index),
+	}
 }
 
 // Names lists devices for a log.

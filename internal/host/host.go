@@ -33,6 +33,9 @@ type Config struct {
 	Generic   bool
 	Confirm   time.Duration // 0: no confirmation is asked for
 	Setup     policy.Setup
+
+	KernelCookies bool // the kernel's own, instead of ours
+	Flood         Flood
 }
 
 // Options are what surrounds a daemon.
@@ -55,6 +58,9 @@ var ErrUnconfirmed = errors.New("not confirmed in time: everything is taken off 
 
 // Run protects until ctx ends or the agent is detached.
 func Run(ctx context.Context, c Config, o Options) error {
+	if c.KernelCookies {
+		return runKernel(ctx, c, o)
+	}
 	services, err := servicesOf(c)
 	if err != nil {
 		return err
@@ -121,25 +127,37 @@ func ownAddresses() ([]netip.Prefix, error) {
 
 // follow moves the protection to the addresses that the host has now.
 func (a *agents) follow(log *slog.Logger) error {
+	now, err := followAddresses(log, a.own, a.ports, a.server, a.edge)
+	if err == nil {
+		a.own = now
+	}
+	return err
+}
+
+// mover is an agent whose ports can be held at other addresses.
+type mover interface {
+	MovePrefixes(added, removed []netip.Prefix, set policy.PortSet) error
+}
+
+// followAddresses moves agents from the addresses that the host had, and returns
+// those that it has.
+func followAddresses(log *slog.Logger, had []netip.Prefix, ports policy.PortSet, agents ...mover) ([]netip.Prefix, error) {
 	now, err := ownAddresses()
-	if err != nil || slices.Equal(now, a.own) {
-		return err
+	if err != nil || slices.Equal(now, had) {
+		return now, err
 	}
 	has := func(in []netip.Prefix) func(netip.Prefix) bool {
 		return func(p netip.Prefix) bool { return slices.Contains(in, p) }
 	}
-	added := slices.DeleteFunc(slices.Clone(now), has(a.own))
-	removed := slices.DeleteFunc(slices.Clone(a.own), has(now))
+	added := slices.DeleteFunc(slices.Clone(now), has(had))
+	removed := slices.DeleteFunc(slices.Clone(had), has(now))
 	log.Info("addresses have changed", "added", added, "removed", removed)
-	for _, agent := range []interface {
-		MovePrefixes(added, removed []netip.Prefix, set policy.PortSet) error
-	}{a.server, a.edge} {
-		if err := agent.MovePrefixes(added, removed, a.ports); err != nil {
-			return err
+	for _, agent := range agents {
+		if err := agent.MovePrefixes(added, removed, ports); err != nil {
+			return had, err
 		}
 	}
-	a.own = now
-	return nil
+	return now, nil
 }
 
 // mssOf is what the interface can carry, headers without options.

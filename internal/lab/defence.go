@@ -21,11 +21,13 @@ const (
 	edge2Agent  = "edge2"
 	serverAgent = "server"
 	hostAgent   = "host"
+	kernelAgent = "host-kernel"
 )
 
 // defence is a way to protect the lab's server.
 type defence struct {
 	syncookies string // net.ipv4.tcp_syncookies of the server
+	timestamps string // net.ipv4.tcp_timestamps of the server; empty: as it is
 	// onHost says that the server answers from its own port by XDP_TX.
 	onHost bool
 	// ownEdge says that the edge's agent forwards, not the edge's kernel.
@@ -51,10 +53,21 @@ var defences = map[string]defence{
 			{edgeAgent, edgeOf, startEdge},
 		},
 	},
+	"proxy": {
+		syncookies: "1",
+		ownEdge:    true,
+		agents:     []agent{{edgeAgent, edgeOf, startProxy}},
+	},
 	"host": {
 		syncookies: "1",
 		onHost:     true,
 		agents:     []agent{{hostAgent, serverOf, startHost}},
+	},
+	"host-kernel": {
+		syncookies: "1",
+		timestamps: "2",
+		onHost:     true,
+		agents:     []agent{{kernelAgent, serverOf, startHostKernel}},
 	},
 }
 
@@ -114,6 +127,9 @@ func (g *Guard) start(ctx context.Context) error {
 	if err := g.lab.Server.Sysctl("net.ipv4.tcp_syncookies", g.defence.syncookies); err != nil {
 		return err
 	}
+	if err := g.stamp(g.defence.timestamps); err != nil {
+		return err
+	}
 	if err := g.forward(); err != nil {
 		return err
 	}
@@ -136,6 +152,14 @@ func (g *Guard) start(ctx context.Context) error {
 		g.processes = append(g.processes, process)
 	}
 	return nil
+}
+
+// stamp sets the server's timestamps, where the defence asks for a kind of them.
+func (g *Guard) stamp(value string) error {
+	if g.defence.timestamps == "" {
+		return nil
+	}
+	return g.lab.Server.Sysctl("net.ipv4.tcp_timestamps", value)
 }
 
 // agents lists what this lab needs of the defence: a second edge has an agent of
@@ -195,7 +219,7 @@ func (g *Guard) verdicts(half string) (map[string]uint64, error) {
 
 // is tells whether an agent is, or is part of, a half.
 func (a agent) is(half string) bool {
-	return a.name == half || a.name == hostAgent || a.name == edge2Agent && half == edgeAgent
+	return a.name == half || a.name == hostAgent || a.name == kernelAgent || a.name == edge2Agent && half == edgeAgent
 }
 
 // Stop ends the daemons and detaches their programs.
@@ -205,6 +229,7 @@ func (g *Guard) Stop() error {
 		errs = append(errs, process.Stop(), g.detach(process.Name))
 	}
 	g.processes = nil
+	errs = append(errs, g.stamp("1"))
 	if g.defence.onHost {
 		at, port := g.lab.serverPeer()
 		errs = append(errs, at.Bare(port))
@@ -231,6 +256,16 @@ func (l *Lab) edgeCommand(name string, edge EdgeHost) ([]string, error) {
 	return []string{"edge", "-c", file}, err
 }
 
+// startProxy has the edge alone defend the server.
+func startProxy(l *Lab) ([]string, error) {
+	keys, err := l.Keys()
+	if err != nil {
+		return nil, err
+	}
+	file, err := l.WriteFile(edgeAgent+".yaml", l.edgeConfig(l.Edge, keys)+"    strategy: proxy\n")
+	return []string{"edge", "-c", file}, err
+}
+
 func startServer(l *Lab) ([]string, error) {
 	keys, err := l.Keys()
 	if err != nil {
@@ -242,6 +277,10 @@ func startServer(l *Lab) ([]string, error) {
 
 func startHost(l *Lab) ([]string, error) {
 	return []string{"host", l.Server.Port, "--ports", fmt.Sprint(HTTPPort), "--setup", l.Setup()}, nil
+}
+
+func startHostKernel(l *Lab) ([]string, error) {
+	return []string{"host", l.Server.Port, "--ports", fmt.Sprint(HTTPPort), "--cookies", "kernel"}, nil
 }
 
 // Keys returns the path of the lab's key file and makes it the first time.

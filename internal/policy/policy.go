@@ -108,7 +108,22 @@ const (
 	AuthRST    Strategy = 4
 )
 
-var strategyNames = map[string]Strategy{"split": Split}
+var strategyNames = map[string]Strategy{
+	"split": Split, "proxy": Proxy,
+	"auth-cookie": AuthCookie, "auth-full": AuthFull, "auth-rst": AuthRST,
+}
+
+// Whitelists says whether the strategy challenges an address once and lets it
+// through for a time.
+func (s Strategy) Whitelists() bool { return AuthCookie <= s && s <= AuthRST }
+
+// Auth is what strategies that whitelist addresses go by.
+type Auth struct {
+	Prefix4, Prefix6 uint8         // bits of an address that count
+	Time             time.Duration // that it stays listed, whole seconds
+	SYNs             int           // a second
+	Unfinished       int           // SYNs in a row without an ACK that end it
+}
 
 // ParseStrategy is the strategy of a name, false if there is none.
 func ParseStrategy(name string) (Strategy, bool) {
@@ -159,6 +174,7 @@ type Service struct {
 	Probes    int // a second, of unknown packets; 0: none
 	Strategy  Strategy
 	Detect    Detect
+	Auth      Auth
 
 	MinTTL         uint8 // of packets that are no SYN
 	PacketsPerFlow int   // a second, of a verified flow; 0: no budget
@@ -180,6 +196,9 @@ var DefaultDetect = Detect{SYNs: 10_000, Unfinished: 50, HalfOpen: 2048, Calm: 3
 
 // MaxName is the length of a service's name, in bytes.
 const MaxName = 63
+
+// Proxied says whether the edge stands between clients and servers of a service.
+func (s Service) Proxied() bool { return s.Strategy == Proxy }
 
 // OwnedRange is a range of ports that belongs to a service, by its id: its
 // place in the list of services, counted from 1.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -52,6 +53,7 @@ type trial struct {
 	ipv6    bool
 	mtu     int
 	offered int // MSS of the SYN-ACK on IPv4
+	proxied bool
 }
 
 func (r trial) family() cookie.Family {
@@ -114,7 +116,7 @@ func (r trial) compare(t *testing.T, asked wire.Options, synack wire.Seen, port 
 	record := cookie.Encode(r.family(), asked.Options, cookie.OfferAll)
 	survives := cookie.Decode(r.family(), record.Code, record.Timestamps, uint32(record.TSvalBits))
 	got, want := viewOf(t, r.Server.Namespace, 80, port), r.serverView(survives)
-	if send, _, scales := strings.Cut(got.scales, ","); scales && (setupOf() == "translate" || r.Home != nil) {
+	if send, _, scales := strings.Cut(got.scales, ","); scales && (setupOf() == "translate" || r.Home != nil || r.proxied) {
 		got.scales = fmt.Sprintf("%s,%d", send, keyScale) // whatever the kernel means, that is what the client sees
 	}
 	if survives.Scale < asked.Scale {
@@ -169,13 +171,13 @@ func (v view) withTimestamps() view {
 
 func TestConnectionHasTheOptionsThatItsClientAskedFor(t *testing.T) {
 	need(t, "ss", "nginx")
-	for _, shape := range allShapes {
+	for _, shape := range slices.Concat(allShapes, proxyShapes) {
 		t.Run(shape.name, func(t *testing.T) {
 			l := deploy(t, shape, lab.Options{}, protection{})
 			startNginx(t, l)
 			tap := newTap(t, l.Client.Namespace, l.Client.Port)
 			for _, ipv6 := range []bool{false, true} {
-				r := trial{Lab: l, tap: tap, ipv6: ipv6, mtu: 1500, offered: 1460}
+				r := trial{Lab: l, tap: tap, ipv6: ipv6, mtu: 1500, offered: 1460, proxied: shape.proxy}
 				for combination := range everyOption + 1 {
 					t.Run(family(ipv6)+" "+combinationName(combination), func(t *testing.T) {
 						tap.t = t
@@ -202,11 +204,11 @@ func combinationOf(o wire.Options) (combination int) {
 
 func TestConnectionHasTheWindowScaleOfItsClient(t *testing.T) {
 	need(t, "ss", "nginx")
-	for _, shape := range []shape{splitBridge, hostShape} {
+	for _, shape := range []shape{splitBridge, hostShape, proxyBridge} {
 		t.Run(shape.name, func(t *testing.T) {
 			l := deploy(t, shape, lab.Options{}, protection{})
 			startNginx(t, l)
-			r := trial{Lab: l, tap: newTap(t, l.Client.Namespace, l.Client.Port), mtu: 1500, offered: 1460}
+			r := trial{Lab: l, tap: newTap(t, l.Client.Namespace, l.Client.Port), mtu: 1500, offered: 1460, proxied: shape.proxy}
 			for scale := range 15 {
 				for _, combination := range []int{everyOption, everyOption &^ 1} { // and without timestamps
 					t.Run(fmt.Sprintf("%d %s", scale, combinationName(combination)), func(t *testing.T) {

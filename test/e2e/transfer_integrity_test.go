@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"smartcookie/internal/lab"
@@ -23,7 +24,7 @@ func transferSize(s shape, ipv6 bool) int64 {
 
 func TestTransfersArriveIntact(t *testing.T) {
 	need(t, "nginx", "curl")
-	for _, shape := range allShapes {
+	for _, shape := range slices.Concat(allShapes, proxyShapes) {
 		t.Run(shape.name, func(t *testing.T) {
 			l := deploy(t, shape, lab.Options{}, protection{})
 			root := startNginx(t, l)

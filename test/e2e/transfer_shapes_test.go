@@ -21,14 +21,18 @@ type shape struct {
 	topology lab.Topology
 	host     bool
 	tenant   bool // the server is in a namespace behind its agent's
+	proxy    bool // the edge alone
 }
 
 var (
-	splitRoute  = shape{"split route", lab.Route, false, false}
-	splitBridge = shape{"split bridge", lab.Bridge, false, false}
-	hostShape   = shape{"host", lab.Route, true, false}
-	tenantShape = shape{"tenant", lab.Route, false, true}
+	splitRoute  = shape{name: "split route", topology: lab.Route}
+	splitBridge = shape{name: "split bridge", topology: lab.Bridge}
+	hostShape   = shape{name: "host", topology: lab.Route, host: true}
+	tenantShape = shape{name: "tenant", topology: lab.Route, tenant: true}
+	proxyRoute  = shape{name: "proxy route", topology: lab.Route, proxy: true}
+	proxyBridge = shape{name: "proxy bridge", topology: lab.Bridge, proxy: true}
 	allShapes   = []shape{splitRoute, splitBridge, hostShape, tenantShape}
+	proxyShapes = []shape{proxyRoute, proxyBridge}
 )
 
 // protection is what the agents of a shape protect; the zero value is port 80
@@ -85,12 +89,16 @@ func (s shape) protect(t *testing.T, l *lab.Lab, p protection) {
 	if keys == "" {
 		keys = keysOf(t, l)
 	}
-	server := fmt.Sprintf("keys: %s\n%s%s    setup: %s\n", keys, l.AgentDevices(), p.yaml(l), l.Setup())
-	startAgent(t, l, l.AgentHome(), "server", "-c", fileOf(t, l, "server.yaml", server))
+	strategy := "    strategy: proxy\n"
+	if !s.proxy {
+		strategy = ""
+		server := fmt.Sprintf("keys: %s\n%s%s    setup: %s\n", keys, l.AgentDevices(), p.yaml(l), l.Setup())
+		startAgent(t, l, l.AgentHome(), "server", "-c", fileOf(t, l, "server.yaml", server))
+	}
 	for i, edge := range l.Edges() {
 		name := []string{"edge", "edge2"}[i]
 		text := fmt.Sprintf("keys: %s\noutside: [%s]\ninside: [%s]\nforward: %s\nlearn: 0s\n%s",
-			keys, strings.Join(edge.Outside, ", "), edge.Inside, forward, p.yaml(l))
+			keys, strings.Join(edge.Outside, ", "), edge.Inside, forward, p.yaml(l)+strategy)
 		startNamed(t, l, edge.Namespace, name, "edge", "-c", fileOf(t, l, name+".yaml", text))
 	}
 }

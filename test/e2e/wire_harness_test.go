@@ -39,6 +39,7 @@ type wireShape struct {
 	host     bool
 	topology lab.Topology
 	tenant   bool // the server is in a namespace behind its agent's
+	proxy    bool // the edge alone
 }
 
 var (
@@ -121,6 +122,11 @@ func (w *wireLab) deafen(t *testing.T) {
 
 func (w *wireLab) defend(t *testing.T, more string) {
 	t.Helper()
+	if w.shape.proxy {
+		w.agent = "edge"
+		w.daemon = w.start(t, w.Edge.Namespace, "edge", w.proxyConfig(t)+more)
+		return
+	}
 	if w.shape.host {
 		w.agent = "host"
 		guard, err := w.Defend(t.Context(), "host")
@@ -670,9 +676,22 @@ func (f *wireFlow) open() {
 func (f *wireFlow) connect(data string) []byte {
 	f.t.Helper()
 	f.open()
+	if f.w.shape.proxy { // what comes before the window is open has to come again
+		f.send(0, wireACK, nil)
+		f.expectWindow()
+	}
 	setup := f.send(0, wireData, []byte(data))
 	f.expectStream(data)
 	return setup
+}
+
+// expectWindow waits until a proxy opens the window.
+func (f *wireFlow) expectWindow() {
+	f.t.Helper()
+	f.pump("the window is opened", func() bool { return f.count > 0 && f.latest.tcp.Window > 0 })
+	if f.latest.tcp.Seq != f.cookie+1 || f.latest.tcp.Ack != f.isn+1 {
+		f.t.Errorf("the window update has the numbers cookie+%d, ISN+%d", f.latest.tcp.Seq-f.cookie, f.latest.tcp.Ack-f.isn)
+	}
 }
 
 // take follows the server's stream.
