@@ -93,6 +93,7 @@ func newRootCommand(env *environment) *cobra.Command {
 		newEdgeCommand(env),
 		newServerCommand(env),
 		newStatusCommand(env),
+		newModeCommand(env),
 		newDetachCommand(env),
 		newDenyCommand(env),
 		newAllowCommand(env),

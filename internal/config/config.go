@@ -117,6 +117,8 @@ type serviceFile struct {
 	Silent   string   `yaml:"silent"`
 	Strategy string   `yaml:"strategy"`
 
+	Detect *detectFile `yaml:"detect"`
+
 	Admission string `yaml:"admission"`
 	Probes    *int   `yaml:"probes"`
 
@@ -146,6 +148,7 @@ func ReadEdge(name string) (*Edge, error) {
 		func() error { return c.readControl(src, f.Control) },
 		func() error { return c.readProxy(src, &f) },
 		func() error { return c.checkReturn(src) },
+		func() error { return c.checkDetect(src, f.Services) },
 		func() error { return c.checkRelays(src) },
 	}
 	for _, check := range checks {
@@ -275,9 +278,9 @@ func (c *Edge) checkReturn(src *source) error {
 		return nil
 	}
 	for i, s := range c.Services {
-		if s.Mode == policy.Always && !c.Control.covered(&s) {
+		if s.Mode.Defends() && !c.Control.covered(&s) {
 			return src.fail(fmt.Sprintf("$.services[%d].mode", i),
-				"service %q: mode always needs return traffic through this edge, or agents (control) that cover its prefixes, or connections are cut after %s", s.Name, 2*c.Generation)
+				"service %q: mode %s needs return traffic through this edge, or agents (control) that cover its prefixes, or connections are cut after %s", s.Name, s.Mode, 2*c.Generation)
 		}
 	}
 	return nil
@@ -411,6 +414,9 @@ func (s *source) service(path string, f *serviceFile, out *policy.Service) (err 
 	if err := s.require(path+".name", f.Name); err != nil {
 		return s.fail(path, "a service without a name")
 	}
+	if len(f.Name) > policy.MaxName {
+		return s.fail(path+".name", "a name of %d bytes: at most %d", len(f.Name), policy.MaxName)
+	}
 	out.Name, out.Domain = f.Name, f.Domain
 	if out.Domain == "" {
 		out.Domain = "default"
@@ -444,13 +450,8 @@ func (s *source) service(path string, f *serviceFile, out *policy.Service) (err 
 }
 
 func (s *source) servicePolicy(path string, f *serviceFile, out *policy.Service) error {
-	switch f.Mode {
-	case "", "always":
-		out.Mode = policy.Always
-	case "off":
-		out.Mode = policy.Off
-	default:
-		return s.fail(path+".mode", "unknown mode %q: always or off", f.Mode)
+	if err := s.serviceMode(path, f, out); err != nil {
+		return err
 	}
 	if f.Setup != "" {
 		setup, ok := policy.ParseSetup(f.Setup)

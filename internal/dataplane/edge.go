@@ -112,8 +112,8 @@ func LoadEdge(pins *Pins, c EdgeConfig) (*Edge, error) {
 	e.adopted = adopted["filter"]
 	e.protectsSame = e.adopted && same
 	m := &e.objects.edgeMaps
-	e.tables = tables{m.Keys, m.Clock, m.Services, m.Prefixes4, m.Prefixes6, m.PortRanges, m.Counters, e.slots}
-	if err := e.prepare(); err != nil {
+	e.tables = tables{m.Keys, m.Clock, m.Services, m.Prefixes4, m.Prefixes6, m.PortRanges, m.Counters, m.Labels, e.slots}
+	if err := errors.Join(e.prepare(), e.writeModes(formerModes(pins, spec))); err != nil {
 		e.Close()
 		return nil, err
 	}
@@ -313,6 +313,7 @@ func (e *Edge) Attach(pins *Pins) error {
 		"master": e.objects.Master, "transmit_failures": e.objects.TransmitFailures, "services": e.objects.Services,
 		"prefixes4": e.objects.Prefixes4, "prefixes6": e.objects.Prefixes6, "port_ranges": e.objects.PortRanges,
 		"agents": e.objects.Agents, "listeners": e.objects.Listeners, "whitelist": e.objects.Whitelist,
+		"labels": e.objects.Labels, "detectors": e.objects.Detectors, "tallies": e.objects.Tallies,
 	}); err != nil {
 		return err
 	}

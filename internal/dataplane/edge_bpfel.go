@@ -91,36 +91,28 @@ const (
 	edgeCookieHashHASH_HALFSIPHASH edgeCookieHash = 2
 )
 
+type edgeDetectFigures struct {
+	_          structs.HostLayout
+	Syns       uint32
+	Unfinished uint32
+	HalfOpen   uint32
+	Cause      uint32
+}
+
+type edgeDetectLimits struct {
+	_          structs.HostLayout
+	Syns       uint32
+	Unfinished uint32
+	HalfOpen   uint32
+	CalmMs     uint32
+}
+
 type edgeDetector struct {
-	_      structs.HostLayout
-	Limits struct {
-		_          structs.HostLayout
-		Syns       uint32
-		Unfinished uint32
-		HalfOpen   uint32
-		CalmMs     uint32
-	}
-	Now struct {
-		_          structs.HostLayout
-		Syns       uint32
-		Unfinished uint32
-		HalfOpen   uint32
-		Cause      uint32
-	}
-	On struct {
-		_          structs.HostLayout
-		Syns       uint32
-		Unfinished uint32
-		HalfOpen   uint32
-		Cause      uint32
-	}
-	Off struct {
-		_          structs.HostLayout
-		Syns       uint32
-		Unfinished uint32
-		HalfOpen   uint32
-		Cause      uint32
-	}
+	_            structs.HostLayout
+	Limits       edgeDetectLimits
+	Now          edgeDetectFigures
+	On           edgeDetectFigures
+	Off          edgeDetectFigures
 	SinceNs      uint64
 	CalmFromNs   uint64
 	OnNs         uint64

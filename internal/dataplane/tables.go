@@ -18,8 +18,8 @@ import (
 
 // tables are the maps that both agents have.
 type tables struct {
-	keys, clock, services, prefixes4, prefixes6, ranges, counters *ebpf.Map
-	slots                                                         uint32 // per domain
+	keys, clock, services, prefixes4, prefixes6, ranges, counters, labels *ebpf.Map
+	slots                                                                 uint32 // per domain
 }
 
 // slotsFor returns how many key slots a domain needs for this many epochs

@@ -132,8 +132,9 @@ func learning(agent *dataplane.Edge, c *config.Edge) time.Duration {
 
 // serve keeps keys and clock going, and reports what the drivers lose.
 func serve(ctx context.Context, log *slog.Logger, keeper *upkeep.Keeper, agent *dataplane.Edge, pins *dataplane.Pins, also func()) error {
-	lost := NewLossReport(log)
-	return upkeep.Loop(ctx, log, keeper, pins.Gone, func() { lost.Tick(agent); also() })
+	lost, modes := NewLossReport(log), NewModeReport(log)
+	modes.Tick(agent)
+	return upkeep.Loop(ctx, log, keeper, pins.Gone, func() { lost.Tick(agent); modes.Tick(agent); also() })
 }
 
 // DomainsOf lists the key domains that services need, in a fixed order.
