@@ -23,6 +23,9 @@
 /* Some service has a min_ttl; set when loading. */
 const volatile bool ttl_matters = false;
 
+/* Beside what programs return. */
+enum { EDGE_GOES_ON = -1, EDGE_CHALLENGES = -2 };
+
 /* Below two tags a host's kernel makes no connection from a cookie, and the
  * translator of what is proxied finds none. */
 INLINE bool tags_prevent_setup(const struct packet *p, const struct service *service)
@@ -160,8 +163,6 @@ INLINE bool source_is_monitored(const struct packet *p, enum parsed parsed, u32 
 	return !defended_at(NULL, monitored) && *monitored != SERVICE_NONE;
 }
 
-enum { EDGE_GOES_ON = -1 };
-
 /* There are lists: whether the packet is lost for its source. */
 GLOBAL int edge_source(struct xdp_md *ctx, struct packet *p, enum parsed parsed)
 {
@@ -231,10 +232,24 @@ GLOBAL int edge_open(struct xdp_md *ctx, struct packet *p)
 	case STRATEGY_AUTH_COOKIE:
 	case STRATEGY_AUTH_FULL:
 	case STRATEGY_AUTH_RST:
-		return auth_open(ctx, p, service, id);
+		return EDGE_CHALLENGES;
 	default:
 		return answer(ctx, p, service, id, &now);
 	}
+}
+
+/* A SYN to a service whose sources are challenged. It is not called by edge_open:
+ * "combined stack size of 4 calls is 544. Too large". */
+GLOBAL int edge_challenge(struct xdp_md *ctx, struct packet *p)
+{
+	if (!p)
+		return XDP_DROP; /* cannot be: the verifier's doubt */
+	struct moment now = moment_now();
+	enum verdict passes;
+	u32 id, stance;
+	const struct service *service = edge_service(p, &now, &id, &stance, &passes);
+
+	return service ? auth_open(ctx, p, service, id) : pass(ctx, p, id, passes);
 }
 
 /* What is decided of a packet, before anything is done to it. */
@@ -398,7 +413,10 @@ INLINE int from_outside(struct xdp_md *ctx)
 		return proxies || ttl_matters || packets_limited ?
 			       edge_verified(ctx, &p) :
 			       pass(ctx, &p, SERVICE_NONE, VERDICT_PASS_VERIFIED);
-	return flags_open(p.flags) ? edge_open(ctx, &p) : edge_doubtful(ctx, &p);
+	if (!flags_open(p.flags))
+		return edge_doubtful(ctx, &p);
+	int action = edge_open(ctx, &p);
+	return strategies && action == EDGE_CHALLENGES ? edge_challenge(ctx, &p) : action;
 }
 
 /*
