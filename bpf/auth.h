@@ -10,18 +10,17 @@
 #ifndef SMARTCOOKIE_AUTH_H
 #define SMARTCOOKIE_AUTH_H
 
-#include "agents.h"
 #include "answer.h"
 #include "modes.h"
 #include "whitelist.h"
 
-/* Whether any service has a strategy that whitelists; set when loading. */
-const volatile bool whitelists = false;
+/* Whether any service has one of these strategies; set when loading. */
+const volatile bool strategies = false;
 
 /* What a service's strategy is, without a look where all are the usual one. */
 INLINE enum strategy strategy_of(const struct service *service)
 {
-	return whitelists ? service->strategy : STRATEGY_SPLIT;
+	return strategies ? service->strategy : STRATEGY_SPLIT;
 }
 
 INLINE bool strategy_whitelists(enum strategy strategy)
@@ -71,53 +70,42 @@ INLINE enum verdict auth_verdict(const struct xdp_md *ctx, const struct packet *
 	return verdict;
 }
 
-/* The service of a packet that is to be challenged. NULL: it is not for one, or
- * nothing is to be done to it now. */
-INLINE const struct service *auth_service(const struct packet *p, const struct moment *now, u32 *id)
+/* A SYN whose source is not whitelisted. */
+INLINE int auth_challenge(struct xdp_md *ctx, const struct packet *p, const struct service *service,
+			  u32 id, const struct moment *now)
 {
-	*id = service_find(p->flow.destination, p->flow.v6, flow_destination_port(&p->flow),
-			   now->version) &
-	      STANCE_SERVICE;
-	const struct service *service = service_get(*id);
+	const struct key_slot *slot;
+	enum verdict verdict = auth_verdict(ctx, p, service, now, &slot);
 
-	if (*id == SERVICE_NONE || !service || !strategy_whitelists(service->strategy) ||
-	    service->mode == MODE_OFF)
-		return NULL;
-	return service;
+	if (verdict == VERDICT_PASS_NO_KEY)
+		return pass(ctx, p, id, verdict);
+	if (verdict != VERDICT_ANSWER_SYN && verdict != VERDICT_ANSWER_CHALLENGE)
+		return drop(id, verdict);
+	if (answers_limited(p, now))
+		return drop(id, VERDICT_DROP_ANSWER_LIMIT);
+	if (verdict == VERDICT_ANSWER_CHALLENGE && slot) {
+		struct back b = { .ack = challenge_make(slot, &p->flow, p->seq), .flags = TCP_ACK };
+
+		return answer_back(ctx, p, &b, id, verdict);
+	}
+	if (service->strategy == STRATEGY_AUTH_FULL || !slot)
+		return auth_answer_full(ctx, p, service, id);
+	return answer_make(ctx, p, service, id, now, slot);
 }
 
-enum { AUTH_UNKNOWN = -1 };
-
-/*
- * A SYN: of a whitelisted source to the server, of another one challenged.
- * AUTH_UNKNOWN: it is judged, or answered, as if it was for a split.
- */
-GLOBAL int auth_open(struct xdp_md *ctx, struct packet *p)
+/* A SYN: of a whitelisted source to the server, of another one challenged. */
+GLOBAL int auth_open(struct xdp_md *ctx, struct packet *p, const struct service *service, u32 id)
 {
-	if (!p)
+	if (!p || !service)
 		return XDP_DROP; /* cannot be: the verifier's doubt */
 	struct moment now = moment_now();
-	const struct key_slot *slot = NULL;
-	u32 id;
-	const struct service *service = auth_service(p, &now, &id);
-
-	if (!service || service_conduct(service, id, &now) >= CONDUCT_MONITORS)
-		return AUTH_UNKNOWN;
 	enum verdict verdict = whitelist_opens(&p->flow, service, id, now.monotonic_ns);
-	if (verdict == VERDICT_ANSWER_CHALLENGE)
-		verdict = auth_verdict(ctx, p, service, &now, &slot);
-	if (verdict == VERDICT_ANSWER_SYN && service->strategy == STRATEGY_AUTH_COOKIE)
-		return AUTH_UNKNOWN;
-	if (service->mode != MODE_ALWAYS)
-		tally_syn(id, &p->flow);
-	if (verdict == VERDICT_PASS_WHITELISTED || verdict == VERDICT_PASS_NO_KEY)
+
+	if (verdict == VERDICT_PASS_WHITELISTED)
 		return pass(ctx, p, id, verdict);
-	if (verdict == VERDICT_ANSWER_SYN)
-		return auth_answer_full(ctx, p, service, id);
-	if (verdict != VERDICT_ANSWER_CHALLENGE || !slot)
+	if (verdict == VERDICT_DROP_SYN_RATE)
 		return drop(id, verdict);
-	struct back b = { .ack = challenge_make(slot, &p->flow, p->seq), .flags = TCP_ACK };
-	return answer_back(ctx, p, &b, id, verdict);
+	return auth_challenge(ctx, p, service, id, &now);
 }
 
 /* Whether a packet shows that its sender has received the challenge. */
@@ -133,22 +121,20 @@ INLINE bool auth_proves(const struct packet *p, const struct service *service,
 	return cookie_admits(p, service, now);
 }
 
+enum { AUTH_UNKNOWN = -1 };
+
 /*
  * Neither a SYN nor, if it has an ACK, of a verified flow. AUTH_UNKNOWN: it meets
  * no challenge and ends no handshake, and is judged as any other packet.
  */
-GLOBAL int auth_doubtful(struct xdp_md *ctx, struct packet *p)
+GLOBAL int auth_doubtful(struct xdp_md *ctx, struct packet *p, const struct service *service,
+			 u32 id)
 {
-	if (!p)
+	if (!p || !service)
 		return XDP_DROP; /* cannot be: the verifier's doubt */
 	struct moment now = moment_now();
-	u32 id;
-	const struct service *service = auth_service(p, &now, &id);
 
-	if (!service || flags_fault(p->flags) != VERDICT_PASS_OTHER)
-		return AUTH_UNKNOWN;
-	enum conduct conduct = service_conduct(service, id, &now);
-	if (conduct == CONDUCT_MONITORS || conduct == CONDUCT_PASSES)
+	if (flags_fault(p->flags) != VERDICT_PASS_OTHER)
 		return AUTH_UNKNOWN;
 	if (auth_proves(p, service, &now)) {
 		if (source_is_bad(&p->flow) || sent_to_many(ctx))
