@@ -102,6 +102,55 @@ func TestPassiveServiceChangesNoPacket(t *testing.T) {
 	}
 }
 
+// Where no edge is heard, nobody tells a server when SYNs come unanswered: with
+// auto it drops nothing for the lack of a cookie.
+func TestServerInModeAutoIsLenientUnlessAnEdgeEnforces(t *testing.T) {
+	for _, hears := range []bool{false, true} {
+		s := newServer(t, func(c *ServerConfig) {
+			c.Services, c.Strict, c.HearsEdges = servicesIn(policy.Adaptive), true, hears
+		})
+		for _, frame := range [][]byte{syn4(windowsOptions).Frame(), flagged(syn6(""), wire.ACK).Frame()} {
+			if got := s.ingress(frame); got.verdict != "pass_unenforced" {
+				t.Errorf("hears edges: %t: %s, want pass_unenforced", hears, got.verdict)
+			}
+		}
+		if !hears {
+			continue
+		}
+		server := Server{tables: *s.tables, objects: *s.serverObjects}
+		if err := server.SetEnforced(time.Duration(monotonic(t)) + time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		for want, frame := range map[string][]byte{
+			"drop_strict_syn": syn4(windowsOptions).Frame(), "drop_bad_cookie": flagged(syn6(""), wire.ACK).Frame(),
+		} {
+			if got := s.ingress(frame); got.verdict != want {
+				t.Errorf("an edge enforces: %s, want %s", got.verdict, want)
+			}
+		}
+	}
+}
+
+// What the daemon says anew of a service, because a sysctl has changed, says
+// nothing of its mode.
+func TestServicesThatAreSetAnewKeepTheirMode(t *testing.T) {
+	s := newServer(t)
+	server := Server{tables: *s.tables, objects: *s.serverObjects, config: ServerConfig{Services: services, Domains: domains}}
+	if err := putMode(s.services, web, policy.Monitor); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.SetServices(services); err != nil {
+		t.Fatal(err)
+	}
+	states, err := server.States()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := states[web-1]; got.Mode != policy.Monitor || got.Configured != policy.Always || got.Name != "web" {
+		t.Errorf("%+v", got)
+	}
+}
+
 // Neighbours of one prefix: while one of them is defended, what cannot be told
 // apart is lost; a monitored one alone counts it.
 func TestFragmentIsLostWhereAnyServiceIsDefended(t *testing.T) {

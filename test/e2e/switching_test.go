@@ -83,10 +83,14 @@ func switchingSplit(t *testing.T, l *lab.Lab) (*daemon, []*daemon) {
 
 // switchingProxy translates what begins during a flood, until it ends, and
 // nothing else.
-func switchingProxy(t *testing.T, l *lab.Lab) (*daemon, []*daemon) { return switchingEdge(t, l, "proxy") }
+func switchingProxy(t *testing.T, l *lab.Lab) (*daemon, []*daemon) {
+	return switchingEdge(t, l, "proxy")
+}
 
 // switchingAuth lets clients wait for a second SYN, and resets none.
-func switchingAuth(t *testing.T, l *lab.Lab) (*daemon, []*daemon) { return switchingEdge(t, l, "auth-rst") }
+func switchingAuth(t *testing.T, l *lab.Lab) (*daemon, []*daemon) {
+	return switchingEdge(t, l, "auth-rst")
+}
 
 func switchingEdge(t *testing.T, l *lab.Lab, strategy string) (*daemon, []*daemon) {
 	t.Helper()
@@ -129,6 +133,27 @@ func now() time.Duration {
 	return time.Duration(t.Nano())
 }
 
+// firstPacket waits for a flood's, and says when it was, to a millisecond.
+func firstPacket(t *testing.T, flood *lab.Flood) time.Duration {
+	t.Helper()
+	tick, deadline := time.NewTicker(time.Millisecond/2), time.After(requestLimit)
+	defer tick.Stop()
+	for {
+		n, err := flood.Offered()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n > 0 {
+			return now()
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal("the flood does not begin")
+		}
+	}
+}
+
 // cycle goes from passive to a flood, IPv4 and IPv6 in turn, and back.
 func (s *switching) cycle(t *testing.T, i, clients int) {
 	t.Helper()
@@ -153,8 +178,7 @@ func (s *switching) cycle(t *testing.T, i, clients int) {
 		}
 	}
 	t.Cleanup(stop)
-	eventually(t, requestLimit, "the flood begins", func() bool { n, err := flood.Offered(); return err == nil && n > 0 })
-	first := now()
+	first := firstPacket(t, flood)
 	on := s.await(t, "the flood is found", requestLimit, func(s dataplane.ServiceState) bool { return s.TimesOn > before.TimesOn })
 	s.found = append(s.found, max(on.OnAt-first, 0))
 	if !strings.Contains(on.On.Cause, "syns") && !strings.Contains(on.On.Cause, "unfinished") {
