@@ -131,7 +131,7 @@ INLINE struct decision decide_admitted(const struct packet *p, const struct serv
 
 INLINE struct decision decide_doubtful(struct xdp_md *ctx, const struct packet *p,
 				       const struct service *service, u32 id, u32 stance,
-				       const struct moment *now, enum conduct conduct)
+				       const struct moment *now)
 {
 	enum verdict fault = flags_fault(p->flags);
 
@@ -144,7 +144,8 @@ INLINE struct decision decide_doubtful(struct xdp_md *ctx, const struct packet *
 	     (proxies && window_question_admits(p, service, now))))
 		return decide_admitted(p, service, id, stance, now);
 	if (now->learning || stance & STANCE_LEARNS ||
-	    conduct == CONDUCT_LEARNS) /* fail open: it may be a connection older than we are */
+	    service_conduct(service, id, now) ==
+		    CONDUCT_LEARNS) /* fail open: it may be a connection older than we are */
 		return decided(ACTION_PASS, VERDICT_PASS_LEARNING);
 	if (keys_end_passes(service, now))
 		return decided(ACTION_PASS, VERDICT_PASS_NO_KEY);
@@ -170,16 +171,19 @@ GLOBAL int edge_doubtful(struct xdp_md *ctx, struct packet *p)
 
 	if (!service)
 		return pass(ctx, p, id, passes);
-	enum conduct conduct = service_conduct(service, id, &now);
-	if (UNLIKELY(conduct == CONDUCT_PASSES)) /* fail open: there is no flood */
+	if (UNLIKELY(service_conduct(service, id, &now) ==
+		     CONDUCT_PASSES)) /* fail open: there is no flood */
 		return pass(ctx, p, id, VERDICT_PASS_PASSIVE);
-	if (strategy_whitelists(strategy_of(service)) && conduct != CONDUCT_MONITORS) {
+	if (strategy_whitelists(strategy_of(service)) &&
+	    service_conduct(service, id, &now) != CONDUCT_MONITORS) {
 		int action = auth_doubtful(ctx, p, service, id);
 
 		if (action != AUTH_UNKNOWN)
 			return action;
 	}
-	struct decision d = decide_doubtful(ctx, p, service, id, stance, &now, conduct);
+	struct decision d = decide_doubtful(ctx, p, service, id, stance, &now);
+	/* Asked again, and not kept: else the verifier walks the cookies once for each. */
+	enum conduct conduct = service_conduct(service, id, &now);
 	if (d.action == ACTION_PASS || conduct == CONDUCT_MONITORS)
 		return pass(ctx, p, id, d.verdict);
 	if (d.action == ACTION_RELAY)
