@@ -95,6 +95,8 @@ func newRootCommand(env *environment) *cobra.Command {
 		newStatusCommand(env),
 		newModeCommand(env),
 		newDetachCommand(env),
+		newDenyCommand(env),
+		newAllowCommand(env),
 		newBenchCommand(env),
 		newKeysCommand(env),
 		newLabCommand(env),

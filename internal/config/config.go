@@ -32,6 +32,7 @@ type Edge struct {
 	Services      []policy.Service
 	Table         *policy.Table
 	Control       *Control // nil: no control messages
+	Floods        policy.Floods
 
 	source *source
 }
@@ -85,6 +86,8 @@ type edgeFile struct {
 	Services      []serviceFile `yaml:"services"`
 
 	Control *edgeControlFile `yaml:"control"`
+
+	Floods floodsFile `yaml:",inline"`
 }
 
 type serverFile struct {
@@ -120,6 +123,9 @@ type serviceFile struct {
 	Probes    *int   `yaml:"probes"`
 
 	AuthKeys `yaml:",inline"`
+
+	MinTTL         *int `yaml:"min_ttl"`
+	PacketsPerFlow *int `yaml:"packets_per_flow"`
 }
 
 // ReadEdge reads and checks an edge's file. Interfaces must exist.
@@ -138,6 +144,7 @@ func ReadEdge(name string) (*Edge, error) {
 		func() error { return c.readFilter(src, &f) },
 		func() error { return c.readWhitelist(src, &f) },
 		func() (err error) { c.Services, c.Table, err = src.services(f.Services); return err },
+		func() error { return c.readFloods(src, &f.Floods) },
 		func() error { return c.readControl(src, f.Control) },
 		func() error { return c.readProxy(src, &f) },
 		func() error { return c.checkReturn(src) },
@@ -434,6 +441,9 @@ func (s *source) service(path string, f *serviceFile, out *policy.Service) (err 
 		return err
 	}
 	if err := s.serviceAuth(path, f, out); err != nil {
+		return err
+	}
+	if err := s.serviceFloods(path, f, out); err != nil {
 		return err
 	}
 	return s.serviceAnswer(path, f, out)

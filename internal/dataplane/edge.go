@@ -46,6 +46,7 @@ type EdgeConfig struct {
 	Flows      int           // that the filter is made for
 	Generation time.Duration // of the filter
 	Whitelist  int           // addresses that strategies may have listed
+	Floods     policy.Floods
 }
 
 // Edge is a loaded edge agent.
@@ -58,6 +59,7 @@ type Edge struct {
 
 	protectsSame bool
 	announced    []byte // the announcement at hand
+	lists        *Lists
 }
 
 // filterGroup is the state of the filter, of use only together.
@@ -90,7 +92,7 @@ func LoadEdge(pins *Pins, c EdgeConfig) (*Edge, error) {
 	if err := e.shape(spec); err != nil {
 		return nil, err
 	}
-	groups := [][]string{filterGroup, {"counters"}, {"clock"}, {"transmit_failures"}, agentGroup}
+	groups := [][]string{filterGroup, {"counters"}, {"clock"}, {"transmit_failures"}, agentGroup, listGroup}
 	if c.Forward == Local {
 		groups = append(groups, hostGroup)
 	}
@@ -98,10 +100,15 @@ func LoadEdge(pins *Pins, c EdgeConfig) (*Edge, error) {
 	if same { // its entries are of services by number
 		groups = append(groups, []string{"whitelist"})
 	}
-	adopted, err := load(pins, spec, &e.objects, groups)
+	into := struct {
+		*edgeObjects
+		Checks *ebpf.Map `ebpf:".data.sources"`
+	}{edgeObjects: &e.objects}
+	adopted, err := load(pins, spec, &into, groups)
 	if err != nil {
 		return nil, err
 	}
+	e.lists = listsOf(&e.objects, into.Checks)
 	e.adopted = adopted["filter"]
 	e.protectsSame = e.adopted && same
 	m := &e.objects.edgeMaps
@@ -117,6 +124,7 @@ func LoadEdge(pins *Pins, c EdgeConfig) (*Edge, error) {
 func (e *Edge) shape(spec *ebpf.CollectionSpec) error {
 	spec.Maps["filter_lines"].MaxEntries = FilterLines(e.config.Flows)
 	spec.Maps["keys"].MaxEntries = uint32(max(len(e.config.Domains), 1)) * e.slots
+	e.shapeBudgets(spec)
 	if slices.ContainsFunc(e.config.Services, func(s policy.Service) bool { return s.Strategy.Whitelists() }) {
 		spec.Maps["whitelist"].MaxEntries = uint32(max(e.config.Whitelist, 1))
 	}
@@ -141,7 +149,7 @@ func (e *Edge) multiBuffer() bool {
 func (e *Edge) constants() map[string]any {
 	c := &e.config
 	lines := FilterLines(c.Flows)
-	return map[string]any{
+	all := map[string]any{
 		"key_slot_mask": e.slots - 1,
 		"filter_size":   lines,
 		"sweep_line_ns": max(uint64(c.Generation.Nanoseconds())/uint64(lines), 1),
@@ -156,6 +164,8 @@ func (e *Edge) constants() map[string]any {
 		"strategies":         slices.ContainsFunc(c.Services, func(s policy.Service) bool { return s.Strategy != policy.Split }),
 		"link_length":        linkLength(append(c.Outside[:len(c.Outside):len(c.Outside)], c.Inside...)),
 	}
+	maps.Copy(all, c.floodConstants())
+	return all
 }
 
 func setConstants(spec *ebpf.CollectionSpec, constants map[string]any) error {
@@ -233,7 +243,10 @@ func (e *Edge) prepare() error {
 	if err := e.writeServices(e.config.Services, e.config.Table, e.config.Domains); err != nil {
 		return err
 	}
-	return e.writePorts()
+	if err := e.writePorts(); err != nil {
+		return err
+	}
+	return e.prepareFloods()
 }
 
 func (e *Edge) writePorts() error {
@@ -302,6 +315,9 @@ func (e *Edge) Attach(pins *Pins) error {
 		"agents": e.objects.Agents, "listeners": e.objects.Listeners, "whitelist": e.objects.Whitelist,
 		"labels": e.objects.Labels, "detectors": e.objects.Detectors, "tallies": e.objects.Tallies,
 	}); err != nil {
+		return err
+	}
+	if err := e.lists.pin(pins); err != nil {
 		return err
 	}
 	if err := errors.Join(pinProtected(pins, e.config.Services), e.watchTransmit(pins)); err != nil {
@@ -400,6 +416,9 @@ func (e *Edge) LearningLeft() time.Duration {
 // Close lets go of everything; what is pinned goes on.
 func (e *Edge) Close() error {
 	closeLinks(e.links)
+	if e.lists != nil {
+		e.lists.checks.Close()
+	}
 	return e.objects.Close()
 }
 
@@ -412,7 +431,10 @@ func (e *Edge) LoadBeside(spec *ebpf.CollectionSpec) (*ebpf.Collection, error) {
 		return nil, err
 	}
 	m := &e.objects.edgeMaps
-	for name, m := range map[string]*ebpf.Map{"filter_lines": m.FilterLines, "keys": m.Keys} {
+	for name, m := range map[string]*ebpf.Map{
+		"filter_lines": m.FilterLines, "keys": m.Keys,
+		"flow_budgets": m.FlowBudgets, "answer_budgets": m.AnswerBudgets,
+	} {
 		spec.Maps[name].MaxEntries = m.MaxEntries()
 	}
 	options := ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
@@ -420,6 +442,9 @@ func (e *Edge) LoadBeside(spec *ebpf.CollectionSpec) (*ebpf.Collection, error) {
 		"prefixes6": m.Prefixes6, "port_ranges": m.PortRanges, "counters": m.Counters,
 		"filter": m.Filter, "filter_lines": m.FilterLines,
 		"bridge_ports": m.BridgePorts, "route_ports": m.RoutePorts,
+		"deny4": m.Deny4, "deny6": m.Deny6, "allow4": m.Allow4, "allow6": m.Allow6,
+		"places4": m.Places4, "places6": m.Places6, ".data.sources": e.lists.checks,
+		"flow_budgets": m.FlowBudgets, "answer_budgets": m.AnswerBudgets, "budget_key": m.BudgetKey,
 	}}
 	collection, err := ebpf.NewCollectionWithOptions(spec, options)
 	if err != nil {

@@ -14,7 +14,7 @@ const verifierBudget = 800_000
 // A verifier's bounds (stack of a chain of calls, instructions) depend on what is
 // configured: every strategy loads with every way of forwarding.
 func TestEveryStrategyLoadsInEveryForwarding(t *testing.T) {
-	for _, strategy := range []policy.Strategy{policy.Split, policy.Proxy, policy.AuthCookie, policy.AuthFull, policy.AuthRST} {
+	for _, strategy := range everyStrategy {
 		for _, forward := range []Forwarding{Bridge, Route, Local} {
 			if forward == Local && strategy != policy.Split {
 				continue // the host shape has no other

@@ -263,6 +263,9 @@ func (a *agents) serve(ctx context.Context, log *slog.Logger, watch *server.Watc
 	defer tick.Stop()
 	lost, modes := edge.NewLossReport(log), edge.NewModeReport(log)
 	modes.Tick(a.edge)
+	sweep, stop := context.WithCancel(ctx)
+	sweeping := edge.SweepLists(sweep, log, a.edge)
+	defer func() { stop(); <-sweeping }()
 	for {
 		select {
 		case <-ctx.Done():
