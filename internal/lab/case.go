@@ -162,6 +162,10 @@ func (r *run) read() (now reading, err error) {
 func (r *run) measure(ctx context.Context) (Report, error) {
 	options := r.option.Load
 	options.URL, options.Duration = r.lab.URL(r.option.IPv6), r.option.Duration
+	options.Again = r.guard.defence.resets
+	if options.Crowd = Crowd4; r.option.IPv6 {
+		options.Crowd = Crowd6
+	}
 	first, err := r.read()
 	if err != nil {
 		return Report{}, err

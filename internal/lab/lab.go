@@ -120,7 +120,9 @@ type Lab struct {
 	cpus    cpus
 	id      string
 	hasKeys bool
-	undo    []func() error
+	// edgeService is what the defence at work adds to the edges' configuration.
+	edgeService string
+	undo        []func() error
 }
 
 // New makes the namespaces, links, addresses and routes of a lab. Close, or
