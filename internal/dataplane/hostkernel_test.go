@@ -581,6 +581,9 @@ func TestPortIsFloodedByManySYNsUntilItIsCalm(t *testing.T) {
 	wantChange(t, changes, ModeChange{Port: plainPort, Cause: ManySYNs, SYNs: uint32(patient.SYNs), Calm: 2 * time.Hour})
 	h.press(2, -2*time.Hour)
 	h.want("the first packet after it ends a flood too", stray, "pass_calm")
+	if got := h.arrive(stray); got.service != none {
+		t.Error("a packet is looked at though no port is in flood mode any more")
+	}
 	wantChange(t, changes, ModeChange{Port: plainPort, Cause: CalmOver, Calm: 2 * time.Hour})
 }
 
