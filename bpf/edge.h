@@ -327,7 +327,8 @@ GLOBAL int edge_doubtful(struct xdp_md *ctx, struct packet *p)
 	enum conduct conduct = service_conduct(service, id, &now);
 	if (UNLIKELY(conduct == CONDUCT_PASSES)) /* fail open: there is no flood */
 		return pass(ctx, p, id, VERDICT_PASS_PASSIVE);
-	if (strategy_whitelists(strategy_of(service)) && conduct != CONDUCT_MONITORS) {
+	if (strategy_whitelists(strategy_of(service)) && conduct != CONDUCT_MONITORS &&
+	    !expires_behind(ctx, p, service)) {
 		int action = auth_doubtful(ctx, p, service, id);
 
 		if (action != AUTH_UNKNOWN)
