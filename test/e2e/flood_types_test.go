@@ -164,22 +164,25 @@ func countArrivals(t *testing.T, at *lab.Namespace, table string, rules ...strin
 	if out, err := nft.CombinedOutput(); err != nil {
 		t.Fatalf("nft: %v: %s", err, out)
 	}
-	return func(t *testing.T) (total uint64) {
-		t.Helper()
-		out := runIn(t, at, "nft", "list", "table", "inet", table)
-		found := counterPattern.FindAllStringSubmatch(out, -1)
-		if len(found) != len(rules) {
-			t.Fatalf("nft lists %d counters, want %d: %s", len(found), len(rules), out)
-		}
-		for _, match := range found {
-			n, err := strconv.ParseUint(match[1], 10, 64)
-			if err != nil {
-				t.Fatal(err)
-			}
-			total += n
-		}
-		return total
+	return func(t *testing.T) uint64 { return sumOfCounters(t, at, table, len(rules)) }
+}
+
+// sumOfCounters adds up all the counters of a table of nft.
+func sumOfCounters(t *testing.T, at *lab.Namespace, table string, counters int) (total uint64) {
+	t.Helper()
+	out := runIn(t, at, "nft", "list", "table", "inet", table)
+	found := counterPattern.FindAllStringSubmatch(out, -1)
+	if len(found) != counters {
+		t.Fatalf("nft lists %d counters, want %d: %s", len(found), counters, out)
 	}
+	for _, match := range found {
+		n, err := strconv.ParseUint(match[1], 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		total += n
+	}
+	return total
 }
 
 // Without a defence the same count sees the floods: otherwise it would show
