@@ -637,6 +637,7 @@ enum verdict {
 	VERDICT_PASS_OPENED,           /* the server's SYN-ACK, as the client's window update */
 	VERDICT_SENT_SYN,              /* the server has said nothing: its SYN again */
 	VERDICT_SENT_RESET,            /* and at last the client's RST */
+	VERDICT_PASS_PROXIED,          /* unknown to the filter, but the edge translates it */
 
 	VERDICT_COUNT,
 	VERDICT_STRIDE = 128,          /* counters: service * stride + verdict */

@@ -77,6 +77,14 @@ type oursDetector struct {
 	Pad          uint32
 }
 
+type oursEndpoints struct {
+	_            structs.HostLayout
+	ClientBe     [4]uint32
+	ServerBe     [4]uint32
+	ClientPortBe uint16
+	ServerPortBe uint16
+}
+
 type oursEpochCache struct {
 	_        structs.HostLayout
 	Epoch    uint64
@@ -192,6 +200,22 @@ type oursTally struct {
 	Finished uint64
 }
 
+type oursTranslation struct {
+	_              structs.HostLayout
+	ExpiresNs      uint64
+	ClientIsn      uint32
+	Cookie         uint32
+	Delta          uint32
+	StampDelta     uint32
+	State          uint8
+	Timestamps     uint8
+	ClientScale    uint8
+	AnnouncedScale uint8
+	KernelScale    uint8
+	Requeues       uint8
+	AckedHigh      uint16
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -206,6 +230,7 @@ const (
 	oursMapEpochSeen        = "epoch_seen"
 	oursMapFilter           = "filter"
 	oursMapFilterLines      = "filter_lines"
+	oursMapFlows            = "flows"
 	oursMapKeys             = "keys"
 	oursMapLabels           = "labels"
 	oursMapListeners        = "listeners"
@@ -308,6 +333,7 @@ type oursMapSpecs struct {
 	EpochSeen    *ebpf.MapSpec `ebpf:"epoch_seen"`
 	Filter       *ebpf.MapSpec `ebpf:"filter"`
 	FilterLines  *ebpf.MapSpec `ebpf:"filter_lines"`
+	Flows        *ebpf.MapSpec `ebpf:"flows"`
 	Keys         *ebpf.MapSpec `ebpf:"keys"`
 	Labels       *ebpf.MapSpec `ebpf:"labels"`
 	Listeners    *ebpf.MapSpec `ebpf:"listeners"`
@@ -370,6 +396,7 @@ type oursMaps struct {
 	EpochSeen    *ebpf.Map `ebpf:"epoch_seen"`
 	Filter       *ebpf.Map `ebpf:"filter"`
 	FilterLines  *ebpf.Map `ebpf:"filter_lines"`
+	Flows        *ebpf.Map `ebpf:"flows"`
 	Keys         *ebpf.Map `ebpf:"keys"`
 	Labels       *ebpf.Map `ebpf:"labels"`
 	Listeners    *ebpf.Map `ebpf:"listeners"`
@@ -396,6 +423,7 @@ func (m *oursMaps) Close() error {
 		m.EpochSeen,
 		m.Filter,
 		m.FilterLines,
+		m.Flows,
 		m.Keys,
 		m.Labels,
 		m.Listeners,

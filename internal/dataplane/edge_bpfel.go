@@ -147,6 +147,14 @@ const (
 	edgeDetectorPhaseDETECTOR_LEAVING edgeDetectorPhase = 3
 )
 
+type edgeEndpoints struct {
+	_            structs.HostLayout
+	ClientBe     [4]uint32
+	ServerBe     [4]uint32
+	ClientPortBe uint16
+	ServerPortBe uint16
+}
+
 type edgeEpochCache struct {
 	_        structs.HostLayout
 	Epoch    uint64
@@ -343,6 +351,22 @@ type edgeTicking struct {
 	Pad    uint32
 }
 
+type edgeTranslation struct {
+	_              structs.HostLayout
+	ExpiresNs      uint64
+	ClientIsn      uint32
+	Cookie         uint32
+	Delta          uint32
+	StampDelta     uint32
+	State          uint8
+	Timestamps     uint8
+	ClientScale    uint8
+	AnnouncedScale uint8
+	KernelScale    uint8
+	Requeues       uint8
+	AckedHigh      uint16
+}
+
 type edgeTransmitFailure uint32
 
 const (
@@ -420,7 +444,8 @@ const (
 	edgeVerdictVERDICT_PASS_OPENED            edgeVerdict = 61
 	edgeVerdictVERDICT_SENT_SYN               edgeVerdict = 62
 	edgeVerdictVERDICT_SENT_RESET             edgeVerdict = 63
-	edgeVerdictVERDICT_COUNT                  edgeVerdict = 64
+	edgeVerdictVERDICT_PASS_PROXIED           edgeVerdict = 64
+	edgeVerdictVERDICT_COUNT                  edgeVerdict = 65
 	edgeVerdictVERDICT_STRIDE                 edgeVerdict = 128
 )
 
@@ -440,6 +465,7 @@ const (
 	edgeMapEpochSeen          = "epoch_seen"
 	edgeMapFilter             = "filter"
 	edgeMapFilterLines        = "filter_lines"
+	edgeMapFlows              = "flows"
 	edgeMapKeys               = "keys"
 	edgeMapLabels             = "labels"
 	edgeMapListeners          = "listeners"
@@ -549,6 +575,7 @@ type edgeMapSpecs struct {
 	EpochSeen        *ebpf.MapSpec `ebpf:"epoch_seen"`
 	Filter           *ebpf.MapSpec `ebpf:"filter"`
 	FilterLines      *ebpf.MapSpec `ebpf:"filter_lines"`
+	Flows            *ebpf.MapSpec `ebpf:"flows"`
 	Keys             *ebpf.MapSpec `ebpf:"keys"`
 	Labels           *ebpf.MapSpec `ebpf:"labels"`
 	Listeners        *ebpf.MapSpec `ebpf:"listeners"`
@@ -616,6 +643,7 @@ type edgeMaps struct {
 	EpochSeen        *ebpf.Map `ebpf:"epoch_seen"`
 	Filter           *ebpf.Map `ebpf:"filter"`
 	FilterLines      *ebpf.Map `ebpf:"filter_lines"`
+	Flows            *ebpf.Map `ebpf:"flows"`
 	Keys             *ebpf.Map `ebpf:"keys"`
 	Labels           *ebpf.Map `ebpf:"labels"`
 	Listeners        *ebpf.Map `ebpf:"listeners"`
@@ -647,6 +675,7 @@ func (m *edgeMaps) Close() error {
 		m.EpochSeen,
 		m.Filter,
 		m.FilterLines,
+		m.Flows,
 		m.Keys,
 		m.Labels,
 		m.Listeners,

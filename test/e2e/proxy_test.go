@@ -304,9 +304,12 @@ func TestProxiedConnectionsSurviveTheDaemon(t *testing.T) {
 			f.expectStream("one two ")
 			other := w.flow(t, true)
 			other.connect(wireRequest)
-			w.daemon = w.start(t, w.Edge.Namespace, "edge", w.proxyConfig(t))
+			// Another size of the filter makes a new one, which knows nobody.
+			w.daemon = w.start(t, w.Edge.Namespace, "edge", "flows: 2000000\n"+w.proxyConfig(t))
+			before := w.verdicts(t)
 			f.send(8, wireData, []byte("three"))
 			f.expectStream("one two three")
+			w.await(t, before, 1, "pass_proxied")
 			other.send(len(wireRequest), wireData, []byte("again"))
 			other.expectStream(wireRequest + "again")
 			runIn(t, w.Edge.Namespace, program, "detach", "--pin", w.PinDir("edge"))
