@@ -26,6 +26,22 @@ INLINE void answer_options(struct xdp_md *ctx, const struct packet *p,
 	options_limit(o, service->options);
 }
 
+/* Out of the port that the packet came in by. */
+INLINE int answer_send(const struct xdp_md *ctx, u32 id, enum verdict verdict)
+{
+	count(id, verdict);
+	return answer_by_redirect ? (int)bpf_redirect(ctx->ingress_ifindex, 0) : XDP_TX;
+}
+
+/* A segment without data or options. */
+INLINE int answer_back(struct xdp_md *ctx, const struct packet *p, const struct back *b, u32 id,
+		       enum verdict verdict)
+{
+	if (!answer_write_back(ctx, p, b))
+		return drop(id, VERDICT_DROP_NO_ROOM);
+	return answer_send(ctx, id, verdict);
+}
+
 /* What becomes of a SYN; an answer is made with the key in *slot. */
 INLINE enum verdict answer_verdict(const struct xdp_md *ctx, const struct packet *p,
 				   const struct service *service, const struct moment *now,
@@ -61,14 +77,15 @@ INLINE int answer(struct xdp_md *ctx, const struct packet *p, const struct servi
 	};
 	if (!answer_write(ctx, p, &o, &s))
 		return drop(id, VERDICT_DROP_NO_ROOM);
-	count(id, VERDICT_ANSWER_SYN);
-	return answer_by_redirect ? (int)bpf_redirect(ctx->ingress_ifindex, 0) : XDP_TX;
+	return answer_send(ctx, id, VERDICT_ANSWER_SYN);
 }
 
 /* The keys have run out and the service fails open: handshakes are the
  * server's own, so every packet that the filter does not know must pass. */
 INLINE bool keys_end_passes(const struct service *service, const struct moment *now)
 {
+	if (service->strategy == STRATEGY_AUTH_FULL)
+		return false; /* it needs no key */
 	return service->keys_end == KEYS_END_PASS && !key_of(service->domain, now->epoch);
 }
 
@@ -115,6 +132,8 @@ INLINE enum verdict unverified_verdict(const struct packet *p, const struct serv
 		return VERDICT_DROP_UNVERIFIED_RST;
 	if (p->flags & TCP_SYN)
 		return VERDICT_DROP_UNVERIFIED_SYNACK;
+	if (service->strategy == STRATEGY_AUTH_FULL) /* it needs no key */
+		return VERDICT_DROP_BAD_COOKIE;
 	return key_of(service->domain, now->epoch) ? VERDICT_DROP_BAD_COOKIE : VERDICT_DROP_NO_KEY;
 }
 

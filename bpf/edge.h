@@ -12,6 +12,7 @@
 
 #include "agents.h"
 #include "answer.h"
+#include "auth.h"
 #include "filter.h"
 #include "flows.h"
 #include "forward.h"
@@ -62,6 +63,8 @@ NOINLINE u32 open_foretold(const struct xdp_md *ctx, const struct packet *p,
 		return VERDICT_DROP_SILENT;
 	if (stance & STANCE_CLOSED)
 		return VERDICT_DROP_CLOSED_PORT;
+	if (strategy_whitelists(strategy_of(service)))
+		return auth_verdict(ctx, p, service, &now, &slot);
 	return answer_verdict(ctx, p, service, &now, &slot);
 }
 
@@ -90,7 +93,14 @@ GLOBAL int edge_open(struct xdp_md *ctx, struct packet *p)
 		     (STANCE_STOPS | STANCE_CLOSED))) /* no answer: the client asks again */
 		return drop(id,
 			    stance & STANCE_STOPS ? VERDICT_DROP_SILENT : VERDICT_DROP_CLOSED_PORT);
-	return answer(ctx, p, service, id, &now);
+	switch (strategy_of(service)) {
+	case STRATEGY_AUTH_COOKIE:
+	case STRATEGY_AUTH_FULL:
+	case STRATEGY_AUTH_RST:
+		return auth_open(ctx, p, service, id);
+	default:
+		return answer(ctx, p, service, id, &now);
+	}
 }
 
 /* What is decided of a packet, before anything is done to it. */
@@ -142,7 +152,9 @@ INLINE struct decision decide_doubtful(struct xdp_md *ctx, const struct packet *
 		return decided(ACTION_DROP, fault);
 	if (!flags_acknowledge(p->flags) && filter_has(&p->flow)) /* RST; SYN-ACK to the inside */
 		return decided(ACTION_PASS, VERDICT_PASS_VERIFIED);
-	if (cookie_admits(p, service, now) || (proxies && window_question_admits(p, service, now)))
+	if (!strategy_whitelists(strategy_of(service)) &&
+	    (cookie_admits(p, service, now) ||
+	     (proxies && window_question_admits(p, service, now))))
 		return decide_admitted(p, service, id, stance, now);
 	if (now->learning || stance & STANCE_LEARNS ||
 	    conduct == CONDUCT_LEARNS) /* fail open: it may be a connection older than we are */
@@ -178,6 +190,12 @@ GLOBAL int edge_doubtful(struct xdp_md *ctx, struct packet *p)
 	enum conduct conduct = service_conduct(service, id, &now);
 	if (UNLIKELY(conduct == CONDUCT_PASSES)) /* fail open: there is no flood */
 		return pass(ctx, p, id, VERDICT_PASS_PASSIVE);
+	if (strategy_whitelists(strategy_of(service)) && conduct != CONDUCT_MONITORS) {
+		int action = auth_doubtful(ctx, p, service, id);
+
+		if (action != AUTH_UNKNOWN)
+			return action;
+	}
 	struct decision d = decide_doubtful(ctx, p, service, id, stance, &now, conduct);
 	if (d.action == ACTION_PASS || conduct == CONDUCT_MONITORS)
 		return pass(ctx, p, id, d.verdict);

@@ -3,6 +3,7 @@
 #ifndef SMARTCOOKIE_EPOCH_H
 #define SMARTCOOKIE_EPOCH_H
 
+#include "lib/challenge.h"
 #include "lib/cookie.h"
 #include "maps.h"
 
@@ -118,6 +119,24 @@ INLINE const struct key_slot *cookie_find(const struct flow *flow, u32 isn, u32 
 			return slot;
 	}
 	return NULL;
+}
+
+/* Whether an edge has sent this challenge to the flow's source lately. */
+INLINE bool challenge_find(const struct flow *flow, u32 challenge, const struct moment *now,
+			   u32 domain)
+{
+	struct candidates try = candidates_of(now->epoch, challenge, false);
+
+	for (u32 i = 0; i < 2; i++) {
+		const struct key_slot *slot;
+
+		if (i >= try.count)
+			break;
+		slot = key_of(domain, try.epoch[i]);
+		if (slot && challenge_check(slot, flow, challenge))
+			return true;
+	}
+	return false;
 }
 
 #endif

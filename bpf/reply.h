@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* A SYN's frame becomes that of its SYN-ACK. */
+/* A packet's frame becomes that of its answer. */
 #ifndef SMARTCOOKIE_REPLY_H
 #define SMARTCOOKIE_REPLY_H
 
@@ -61,12 +61,12 @@ INLINE bool sent_to_many(const struct xdp_md *ctx)
 	return data + 1 > end || (data[0] & 1);
 }
 
-/* Fits the frame to the answer and writes it; the VLAN tags stay. */
-INLINE bool answer_write(struct xdp_md *ctx, const struct packet *p, const struct tcp_options *o,
-			 const struct synack *s)
+/* Makes room for so many bytes from the IP header on and turns the link header
+ * around; the VLAN tags stay. */
+INLINE bool answer_fit(struct xdp_md *ctx, const struct packet *p, u32 length)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	u32 want = p->network + synack_length(p, o);
+	u32 want = p->network + length;
 	s32 delta = (s32)want - (multi_buffer ? (s32)bpf_xdp_get_buff_len(ctx) : (s32)(end - data));
 
 	if (delta && !frame_resize(ctx, p, delta))
@@ -76,7 +76,25 @@ INLINE bool answer_write(struct xdp_md *ctx, const struct packet *p, const struc
 	if (data + ETHERNET_LENGTH > end)
 		return false;
 	swap_addresses(data);
+	return true;
+}
+
+INLINE bool answer_write(struct xdp_md *ctx, const struct packet *p, const struct tcp_options *o,
+			 const struct synack *s)
+{
+	if (!answer_fit(ctx, p, synack_length(p, o)))
+		return false;
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	return synack_write(packet_at_network(data, p), end, p, o, s);
+}
+
+/* A segment without data or options, in the place of the packet. */
+INLINE bool answer_write_back(struct xdp_md *ctx, const struct packet *p, const struct back *b)
+{
+	if (!answer_fit(ctx, p, back_length(&p->flow)))
+		return false;
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	return back_write(packet_at_network(data, p), end, &p->flow, b);
 }
 
 #endif

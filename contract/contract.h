@@ -36,6 +36,14 @@ enum cookie_layout {
 	COOKIE_LENGTH6     = 39,         /* bytes of m, IPv6 */
 };
 
+/* A challenge (challenge.md) is a cookie without an ISN in its message. */
+enum challenge_layout {
+	CHALLENGE_LENGTH4 = 12, /* bytes of m, IPv4 */
+	CHALLENGE_LENGTH6 = 36, /* bytes of m, IPv6 */
+	CHALLENGE_CODE_FAR = 16, /* the code of one that a client could accept otherwise */
+	CHALLENGE_SPAN = 1 << 16, /* acknowledgements behind the ISN that it could accept */
+};
+
 enum cookie_hash {
 	HASH_NONE       = 0, /* an empty key slot */
 	HASH_SIPHASH    = 1, /* SipHash-2-4, 128-bit key, low 32 bits of its output */
@@ -191,8 +199,30 @@ struct service {
 	__u8  silent;   /* enum silent_policy */
 	__u8  admission; /* enum admission */
 	__u8  strategy;  /* enum strategy */
-	__u8  pad[2];
+	__u8  auth_prefix4; /* bits of a source that is whitelisted */
+	__u8  auth_prefix6;
 	__u32 probe_interval_ns; /* between two probes; 0: none are sent */
+	__u32 auth_seconds;      /* that a source stays whitelisted */
+	__u32 auth_interval_ns;  /* between two of its SYNs */
+	__u32 auth_unfinished;   /* of its SYNs without an ACK end it */
+};
+
+/* ---- sources that have met a challenge ---------------------------------- */
+
+/* A source, as its service's prefix length cuts it off; words as in struct
+ * flow. */
+struct whitelist_key {
+	__u32 source[4];
+	__u16 service;
+	__u8  v6;
+	__u8  pad;
+};
+
+struct whitelisted {
+	__u64 until_ns;   /* coarse monotonic: later SYNs are challenged again */
+	__u64 spent_ns;   /* token bucket of its SYNs */
+	__u32 unfinished; /* SYNs let through since the last ACK that followed one */
+	__u32 pad;
 };
 
 struct prefix4 {
@@ -639,6 +669,15 @@ enum verdict {
 	VERDICT_SENT_RESET,            /* and at last the client's RST */
 	VERDICT_PASS_PROXIED,          /* unknown to the filter, but the edge translates it */
 
+	/* edge: strategies auth-* */
+	VERDICT_ANSWER_CHALLENGE,      /* SYN, answered by a wrong acknowledgement */
+	VERDICT_ANSWER_RESET,          /* met a challenge: its source is whitelisted, it got a RST */
+	VERDICT_DROP_CHALLENGED,       /* likewise, a RST itself */
+	VERDICT_PASS_WHITELISTED,      /* SYN of a whitelisted source */
+	VERDICT_PASS_FINISHED,         /* ends the handshake that such a SYN began */
+	VERDICT_DROP_SYN_RATE,         /* SYN of a whitelisted source that sends too many */
+	VERDICT_DROP_WHITELIST_FULL,   /* met a challenge, but there is no room */
+
 	VERDICT_COUNT,
 	VERDICT_STRIDE = 128,          /* counters: service * stride + verdict */
 };
@@ -654,7 +693,9 @@ enum transmit_failure {
 
 _Static_assert(sizeof(struct key_slot) == 32, "key_slot");
 _Static_assert(sizeof(struct agent_clock) == 32, "agent_clock");
-_Static_assert(sizeof(struct service) == 20, "service");
+_Static_assert(sizeof(struct service) == 32, "service");
+_Static_assert(sizeof(struct whitelist_key) == 20, "whitelist_key");
+_Static_assert(sizeof(struct whitelisted) == 24, "whitelisted");
 _Static_assert(sizeof(struct detector) == 272, "detector");
 _Static_assert(sizeof(struct service_label) == 72, "service_label");
 _Static_assert(sizeof(struct prefix6) == 20, "prefix6");

@@ -12,13 +12,18 @@
 enum { BUCKET_BURST_NS = 100 * 1000 * 1000 }; /* what may be spent at once */
 
 /* The word after a token was taken; 0: there is none. */
-INLINE u64 bucket_next(u64 spent_until_ns, u64 interval_ns, u64 now_ns)
+INLINE u64 bucket_after(u64 spent_until_ns, u64 interval_ns, u64 burst_ns, u64 now_ns)
 {
 	u64 from = spent_until_ns > now_ns ? spent_until_ns : now_ns;
 
-	if (from - now_ns >= BUCKET_BURST_NS)
+	if (from - now_ns >= burst_ns)
 		return 0;
 	return from + interval_ns;
+}
+
+INLINE u64 bucket_next(u64 spent_until_ns, u64 interval_ns, u64 now_ns)
+{
+	return bucket_after(spent_until_ns, interval_ns, BUCKET_BURST_NS, now_ns);
 }
 
 #endif

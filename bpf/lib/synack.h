@@ -13,15 +13,13 @@
 #ifndef SMARTCOOKIE_SYNACK_H
 #define SMARTCOOKIE_SYNACK_H
 
-#include "checksum.h"
+#include "back.h"
 #include "options.h"
-#include "packet.h"
 
 enum synack_limits {
 	SYNACK_TCP_PLAIN = 24,
 	SYNACK_TCP_OPTIONS = 32,
 	SYNACK_TCP_TIMESTAMPS = 40,
-	SYNACK_HOPS = 64,
 };
 
 struct synack {
@@ -81,39 +79,19 @@ INLINE bool synack_tcp(u32 *t, const void *end, const struct packet *p, const st
 INLINE bool synack_ip4(u32 *w, const void *end, const struct packet *p, const struct tcp_options *o,
 		       const struct synack *s)
 {
-	u32 length = synack_tcp_length(o);
-	u32 from = BE32(p->flow.destination[0]), to = BE32(p->flow.source[0]);
-
 	if ((const void *)(w + IP4_LENGTH / 4) > end)
 		return false;
-	u64 addresses = (u64)from + to;
-	w[0] = BE32(0x45000000U | (IP4_LENGTH + length));
-	w[1] = BE32(0x00004000); /* don't fragment: the id may stay 0 (RFC 6864) */
-	w[2] = BE32(SYNACK_HOPS << 24 | PROTOCOL_TCP << 16);
-	w[2] |= (u32)checksum_fold(addresses + w[0] + w[1] + w[2]) << 16;
-	w[3] = from;
-	w[4] = to;
-	return synack_tcp(w + IP4_LENGTH / 4, end, p, o, s,
-			  addresses + BE32(PROTOCOL_TCP << 16 | length));
+	u64 sum = back_ip4(w, &p->flow, synack_tcp_length(o));
+	return synack_tcp(w + IP4_LENGTH / 4, end, p, o, s, sum);
 }
 
 INLINE bool synack_ip6(u32 *w, const void *end, const struct packet *p, const struct tcp_options *o,
 		       const struct synack *s)
 {
-	u32 length = synack_tcp_length(o);
-	u64 sum = 0;
-
 	if ((const void *)(w + IP6_LENGTH / 4) > end)
 		return false;
-	w[0] = BE32(0x60000000U);
-	w[1] = BE32(length << 16 | PROTOCOL_TCP << 8 | SYNACK_HOPS);
-	for (int i = 0; i < 4; i++) {
-		w[2 + i] = BE32(p->flow.destination[i]);
-		w[6 + i] = BE32(p->flow.source[i]);
-		sum += (u64)w[2 + i] + w[6 + i];
-	}
-	return synack_tcp(w + IP6_LENGTH / 4, end, p, o, s,
-			  sum + BE32(length) + BE32(PROTOCOL_TCP));
+	u64 sum = back_ip6(w, &p->flow, synack_tcp_length(o));
+	return synack_tcp(w + IP6_LENGTH / 4, end, p, o, s, sum);
 }
 
 /* Bytes of the SYN-ACK from the IP header on. */
@@ -127,25 +105,6 @@ INLINE bool synack_write(void *network, const void *end, const struct packet *p,
 			 const struct tcp_options *o, const struct synack *s)
 {
 	return p->flow.v6 ? synack_ip6(network, end, p, o, s) : synack_ip4(network, end, p, o, s);
-}
-
-/* A source that a SYN-ACK must not be sent to: nobody's, everybody's or the
- * server's own address (a SYN from itself to itself, the LAND attack). */
-INLINE bool source_is_bad(const struct flow *f)
-{
-	u32 first = f->source[0];
-
-	if (!f->v6) {
-		u32 net = first >> 24;
-
-		return net == 0 || net == 127 || net >= 224 || first == f->destination[0];
-	}
-	if (first >> 24 == 0xff) /* multicast */
-		return true;
-	if (!first && !f->source[1] && !f->source[2] && f->source[3] <= 1) /* :: and ::1 */
-		return true;
-	return first == f->destination[0] && f->source[1] == f->destination[1] &&
-	       f->source[2] == f->destination[2] && f->source[3] == f->destination[3];
 }
 
 #endif

@@ -174,8 +174,12 @@ type kernelService struct {
 	Silent          uint8
 	Admission       uint8
 	Strategy        uint8
-	Pad             [2]uint8
+	AuthPrefix4     uint8
+	AuthPrefix6     uint8
 	ProbeIntervalNs uint32
+	AuthSeconds     uint32
+	AuthIntervalNs  uint32
+	AuthUnfinished  uint32
 }
 
 type kernelServiceLabel struct {
@@ -216,6 +220,22 @@ type kernelTranslation struct {
 	AckedHigh      uint16
 }
 
+type kernelWhitelistKey struct {
+	_       structs.HostLayout
+	Source  [4]uint32
+	Service uint16
+	V6      uint8
+	Pad     uint8
+}
+
+type kernelWhitelisted struct {
+	_          structs.HostLayout
+	UntilNs    uint64
+	SpentNs    uint64
+	Unfinished uint32
+	Pad        uint32
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -243,6 +263,7 @@ const (
 	kernelMapServiceMemos     = "service_memos"
 	kernelMapServices         = "services"
 	kernelMapTallies          = "tallies"
+	kernelMapWhitelist        = "whitelist"
 	kernelProgFloor54         = "floor_54"
 	kernelProgFloor74         = "floor_74"
 	kernelProgFloor94         = "floor_94"
@@ -264,6 +285,7 @@ const (
 	kernelVarPattern          = "pattern"
 	kernelVarProxies          = "proxies"
 	kernelVarServiceCount     = "service_count"
+	kernelVarStrategies       = "strategies"
 )
 
 // loadKernel returns the embedded CollectionSpec for kernel.
@@ -346,6 +368,7 @@ type kernelMapSpecs struct {
 	ServiceMemos *ebpf.MapSpec `ebpf:"service_memos"`
 	Services     *ebpf.MapSpec `ebpf:"services"`
 	Tallies      *ebpf.MapSpec `ebpf:"tallies"`
+	Whitelist    *ebpf.MapSpec `ebpf:"whitelist"`
 }
 
 // kernelVariableSpecs contains global variables before they are loaded into the kernel.
@@ -364,6 +387,7 @@ type kernelVariableSpecs struct {
 	Pattern          *ebpf.VariableSpec `ebpf:"pattern"`
 	Proxies          *ebpf.VariableSpec `ebpf:"proxies"`
 	ServiceCount     *ebpf.VariableSpec `ebpf:"service_count"`
+	Strategies       *ebpf.VariableSpec `ebpf:"strategies"`
 }
 
 // kernelObjects contains all objects after they have been loaded into the kernel.
@@ -409,6 +433,7 @@ type kernelMaps struct {
 	ServiceMemos *ebpf.Map `ebpf:"service_memos"`
 	Services     *ebpf.Map `ebpf:"services"`
 	Tallies      *ebpf.Map `ebpf:"tallies"`
+	Whitelist    *ebpf.Map `ebpf:"whitelist"`
 }
 
 func (m *kernelMaps) Close() error {
@@ -436,6 +461,7 @@ func (m *kernelMaps) Close() error {
 		m.ServiceMemos,
 		m.Services,
 		m.Tallies,
+		m.Whitelist,
 	)
 }
 
@@ -455,6 +481,7 @@ type kernelVariables struct {
 	Pattern          *ebpf.Variable `ebpf:"pattern"`
 	Proxies          *ebpf.Variable `ebpf:"proxies"`
 	ServiceCount     *ebpf.Variable `ebpf:"service_count"`
+	Strategies       *ebpf.Variable `ebpf:"strategies"`
 }
 
 // kernelPrograms contains all programs after they have been loaded into the kernel.

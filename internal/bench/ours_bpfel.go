@@ -174,8 +174,12 @@ type oursService struct {
 	Silent          uint8
 	Admission       uint8
 	Strategy        uint8
-	Pad             [2]uint8
+	AuthPrefix4     uint8
+	AuthPrefix6     uint8
 	ProbeIntervalNs uint32
+	AuthSeconds     uint32
+	AuthIntervalNs  uint32
+	AuthUnfinished  uint32
 }
 
 type oursServiceLabel struct {
@@ -216,6 +220,22 @@ type oursTranslation struct {
 	AckedHigh      uint16
 }
 
+type oursWhitelistKey struct {
+	_       structs.HostLayout
+	Source  [4]uint32
+	Service uint16
+	V6      uint8
+	Pad     uint8
+}
+
+type oursWhitelisted struct {
+	_          structs.HostLayout
+	UntilNs    uint64
+	SpentNs    uint64
+	Unfinished uint32
+	Pad        uint32
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -243,6 +263,7 @@ const (
 	oursMapServiceMemos     = "service_memos"
 	oursMapServices         = "services"
 	oursMapTallies          = "tallies"
+	oursMapWhitelist        = "whitelist"
 	oursProgFloor54         = "floor_54"
 	oursProgFloor74         = "floor_74"
 	oursProgFloor94         = "floor_94"
@@ -264,6 +285,7 @@ const (
 	oursVarPattern          = "pattern"
 	oursVarProxies          = "proxies"
 	oursVarServiceCount     = "service_count"
+	oursVarStrategies       = "strategies"
 )
 
 // loadOurs returns the embedded CollectionSpec for ours.
@@ -346,6 +368,7 @@ type oursMapSpecs struct {
 	ServiceMemos *ebpf.MapSpec `ebpf:"service_memos"`
 	Services     *ebpf.MapSpec `ebpf:"services"`
 	Tallies      *ebpf.MapSpec `ebpf:"tallies"`
+	Whitelist    *ebpf.MapSpec `ebpf:"whitelist"`
 }
 
 // oursVariableSpecs contains global variables before they are loaded into the kernel.
@@ -364,6 +387,7 @@ type oursVariableSpecs struct {
 	Pattern          *ebpf.VariableSpec `ebpf:"pattern"`
 	Proxies          *ebpf.VariableSpec `ebpf:"proxies"`
 	ServiceCount     *ebpf.VariableSpec `ebpf:"service_count"`
+	Strategies       *ebpf.VariableSpec `ebpf:"strategies"`
 }
 
 // oursObjects contains all objects after they have been loaded into the kernel.
@@ -409,6 +433,7 @@ type oursMaps struct {
 	ServiceMemos *ebpf.Map `ebpf:"service_memos"`
 	Services     *ebpf.Map `ebpf:"services"`
 	Tallies      *ebpf.Map `ebpf:"tallies"`
+	Whitelist    *ebpf.Map `ebpf:"whitelist"`
 }
 
 func (m *oursMaps) Close() error {
@@ -436,6 +461,7 @@ func (m *oursMaps) Close() error {
 		m.ServiceMemos,
 		m.Services,
 		m.Tallies,
+		m.Whitelist,
 	)
 }
 
@@ -455,6 +481,7 @@ type oursVariables struct {
 	Pattern          *ebpf.Variable `ebpf:"pattern"`
 	Proxies          *ebpf.Variable `ebpf:"proxies"`
 	ServiceCount     *ebpf.Variable `ebpf:"service_count"`
+	Strategies       *ebpf.Variable `ebpf:"strategies"`
 }
 
 // oursPrograms contains all programs after they have been loaded into the kernel.

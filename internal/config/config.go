@@ -28,6 +28,7 @@ type Edge struct {
 	Learn         time.Duration
 	ReturnTraffic bool
 	Proxied       int // connections that the edge itself can stand between
+	Whitelist     int // addresses, for strategies that list them
 	Services      []policy.Service
 	Table         *policy.Table
 	Control       *Control // nil: no control messages
@@ -80,6 +81,7 @@ type edgeFile struct {
 	Learn         string        `yaml:"learn"`
 	ReturnTraffic *bool         `yaml:"return_traffic"`
 	Proxied       *int          `yaml:"proxied"`
+	Whitelist     *int          `yaml:"whitelist"`
 	Services      []serviceFile `yaml:"services"`
 
 	Control *edgeControlFile `yaml:"control"`
@@ -114,6 +116,8 @@ type serviceFile struct {
 
 	Admission string `yaml:"admission"`
 	Probes    *int   `yaml:"probes"`
+
+	AuthKeys `yaml:",inline"`
 }
 
 // ReadEdge reads and checks an edge's file. Interfaces must exist.
@@ -130,6 +134,7 @@ func ReadEdge(name string) (*Edge, error) {
 		func() (err error) { c.Inside, err = src.interfaces("$.inside", f.Inside, true); return err },
 		func() error { return c.readForward(src, &f) },
 		func() error { return c.readFilter(src, &f) },
+		func() error { return c.readWhitelist(src, &f) },
 		func() (err error) { c.Services, c.Table, err = src.services(f.Services); return err },
 		func() error { return c.readControl(src, f.Control) },
 		func() error { return c.readProxy(src, &f) },
@@ -420,6 +425,9 @@ func (s *source) service(path string, f *serviceFile, out *policy.Service) (err 
 		return s.fail(path+".ports", "service %q has no ports", f.Name)
 	}
 	if err := s.servicePolicy(path, f, out); err != nil {
+		return err
+	}
+	if err := s.serviceAuth(path, f, out); err != nil {
 		return err
 	}
 	return s.serviceAnswer(path, f, out)

@@ -46,6 +46,7 @@ type EdgeConfig struct {
 	Flows      int           // that the filter is made for
 	Proxied    int           // connections that the edge itself can stand between
 	Generation time.Duration // of the filter
+	Whitelist  int           // addresses that strategies may have listed
 }
 
 // Edge is a loaded edge agent.
@@ -100,12 +101,16 @@ func LoadEdge(pins *Pins, c EdgeConfig) (*Edge, error) {
 			return nil, err
 		}
 	}
+	same := protectedByAnother(pins) == protectedDigest(c.Services)
+	if same { // its entries are of services by number
+		groups = append(groups, []string{"whitelist"})
+	}
 	adopted, err := load(pins, spec, &e.objects, groups)
 	if err != nil {
 		return nil, err
 	}
 	e.adopted = adopted["filter"]
-	e.protectsSame = e.adopted && protectedByAnother(pins) == protectedDigest(c.Services)
+	e.protectsSame = e.adopted && same
 	m := &e.objects.edgeMaps
 	e.tables = tables{m.Keys, m.Clock, m.Services, m.Prefixes4, m.Prefixes6, m.PortRanges, m.Counters, e.slots}
 	if err := e.prepare(); err != nil {
@@ -122,6 +127,9 @@ func (e *Edge) shape(spec *ebpf.CollectionSpec) error {
 	spec.Maps["flows"].MaxEntries = 1
 	if e.proxies() {
 		spec.Maps["flows"].MaxEntries = uint32(max(e.config.Proxied, 1))
+	}
+	if slices.ContainsFunc(e.config.Services, func(s policy.Service) bool { return s.Strategy.Whitelists() }) {
+		spec.Maps["whitelist"].MaxEntries = uint32(max(e.config.Whitelist, 1))
 	}
 	if e.multiBuffer() {
 		for _, name := range []string{"edge_outside", "edge_inside"} {
@@ -161,6 +169,7 @@ func (e *Edge) constants() map[string]any {
 
 		"multi_buffer":       e.multiBuffer(),
 		"answer_by_redirect": slices.ContainsFunc(c.Outside, func(i Interface) bool { return i.Veth }),
+		"strategies":         slices.ContainsFunc(c.Services, func(s policy.Service) bool { return s.Strategy != policy.Split }),
 		"link_length":        linkLength(append(c.Outside[:len(c.Outside):len(c.Outside)], c.Inside...)),
 	}
 }
@@ -306,7 +315,7 @@ func (e *Edge) Attach(pins *Pins) error {
 		"counters": e.objects.Counters, "keys": e.objects.Keys, "clock": e.objects.Clock,
 		"master": e.objects.Master, "transmit_failures": e.objects.TransmitFailures, "services": e.objects.Services,
 		"prefixes4": e.objects.Prefixes4, "prefixes6": e.objects.Prefixes6, "port_ranges": e.objects.PortRanges,
-		"agents": e.objects.Agents, "listeners": e.objects.Listeners, "flows": e.objects.Flows,
+		"agents": e.objects.Agents, "listeners": e.objects.Listeners, "flows": e.objects.Flows, "whitelist": e.objects.Whitelist,
 	}); err != nil {
 		return err
 	}

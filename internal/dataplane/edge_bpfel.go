@@ -276,8 +276,12 @@ type edgeService struct {
 	Silent          uint8
 	Admission       uint8
 	Strategy        uint8
-	Pad             [2]uint8
+	AuthPrefix4     uint8
+	AuthPrefix6     uint8
 	ProbeIntervalNs uint32
+	AuthSeconds     uint32
+	AuthIntervalNs  uint32
+	AuthUnfinished  uint32
 }
 
 type edgeServiceLabel struct {
@@ -445,9 +449,32 @@ const (
 	edgeVerdictVERDICT_SENT_SYN               edgeVerdict = 62
 	edgeVerdictVERDICT_SENT_RESET             edgeVerdict = 63
 	edgeVerdictVERDICT_PASS_PROXIED           edgeVerdict = 64
-	edgeVerdictVERDICT_COUNT                  edgeVerdict = 65
+	edgeVerdictVERDICT_ANSWER_CHALLENGE       edgeVerdict = 65
+	edgeVerdictVERDICT_ANSWER_RESET           edgeVerdict = 66
+	edgeVerdictVERDICT_DROP_CHALLENGED        edgeVerdict = 67
+	edgeVerdictVERDICT_PASS_WHITELISTED       edgeVerdict = 68
+	edgeVerdictVERDICT_PASS_FINISHED          edgeVerdict = 69
+	edgeVerdictVERDICT_DROP_SYN_RATE          edgeVerdict = 70
+	edgeVerdictVERDICT_DROP_WHITELIST_FULL    edgeVerdict = 71
+	edgeVerdictVERDICT_COUNT                  edgeVerdict = 72
 	edgeVerdictVERDICT_STRIDE                 edgeVerdict = 128
 )
+
+type edgeWhitelistKey struct {
+	_       structs.HostLayout
+	Source  [4]uint32
+	Service uint16
+	V6      uint8
+	Pad     uint8
+}
+
+type edgeWhitelisted struct {
+	_          structs.HostLayout
+	UntilNs    uint64
+	SpentNs    uint64
+	Unfinished uint32
+	Pad        uint32
+}
 
 // Names of all BPF objects in the ELF.
 //
@@ -481,6 +508,7 @@ const (
 	edgeMapTallies            = "tallies"
 	edgeMapTicker             = "ticker"
 	edgeMapTransmitFailures   = "transmit_failures"
+	edgeMapWhitelist          = "whitelist"
 	edgeProgEdgeEgress        = "edge_egress"
 	edgeProgEdgeInside        = "edge_inside"
 	edgeProgEdgeOutside       = "edge_outside"
@@ -502,6 +530,7 @@ const (
 	edgeVarOwnTags            = "own_tags"
 	edgeVarProxies            = "proxies"
 	edgeVarServiceCount       = "service_count"
+	edgeVarStrategies         = "strategies"
 	edgeVarSweepLineNs        = "sweep_line_ns"
 )
 
@@ -591,6 +620,7 @@ type edgeMapSpecs struct {
 	Tallies          *ebpf.MapSpec `ebpf:"tallies"`
 	Ticker           *ebpf.MapSpec `ebpf:"ticker"`
 	TransmitFailures *ebpf.MapSpec `ebpf:"transmit_failures"`
+	Whitelist        *ebpf.MapSpec `ebpf:"whitelist"`
 }
 
 // edgeVariableSpecs contains global variables before they are loaded into the kernel.
@@ -608,6 +638,7 @@ type edgeVariableSpecs struct {
 	OwnTags          *ebpf.VariableSpec `ebpf:"own_tags"`
 	Proxies          *ebpf.VariableSpec `ebpf:"proxies"`
 	ServiceCount     *ebpf.VariableSpec `ebpf:"service_count"`
+	Strategies       *ebpf.VariableSpec `ebpf:"strategies"`
 	SweepLineNs      *ebpf.VariableSpec `ebpf:"sweep_line_ns"`
 }
 
@@ -659,6 +690,7 @@ type edgeMaps struct {
 	Tallies          *ebpf.Map `ebpf:"tallies"`
 	Ticker           *ebpf.Map `ebpf:"ticker"`
 	TransmitFailures *ebpf.Map `ebpf:"transmit_failures"`
+	Whitelist        *ebpf.Map `ebpf:"whitelist"`
 }
 
 func (m *edgeMaps) Close() error {
@@ -691,6 +723,7 @@ func (m *edgeMaps) Close() error {
 		m.Tallies,
 		m.Ticker,
 		m.TransmitFailures,
+		m.Whitelist,
 	)
 }
 
@@ -709,6 +742,7 @@ type edgeVariables struct {
 	OwnTags          *ebpf.Variable `ebpf:"own_tags"`
 	Proxies          *ebpf.Variable `ebpf:"proxies"`
 	ServiceCount     *ebpf.Variable `ebpf:"service_count"`
+	Strategies       *ebpf.Variable `ebpf:"strategies"`
 	SweepLineNs      *ebpf.Variable `ebpf:"sweep_line_ns"`
 }
 

@@ -62,7 +62,7 @@ func (b *bench) send(frame []byte) {
 		}
 		return
 	}
-	if err := answerFault(frame, o.DataOut, want.service); err != nil {
+	if err := answerFault(frame, o.DataOut, want); err != nil {
 		b.t.Fatalf("%x: answered with %x: %v", frame, o.DataOut, err)
 	}
 }
@@ -79,7 +79,7 @@ func (b *bench) actionOf(verdict string) uint32 {
 
 // answerFault says what is wrong with an answer. The TSval's clock is the one
 // that it shows; the golden frames check that one.
-func answerFault(frame, answer []byte, service int) error {
+func answerFault(frame, answer []byte, d decision) error {
 	syn, got := wire.Read(frame), wire.Read(answer)
 	limit := got.NetworkAt + 60
 	if !syn.Source.Is4() {
@@ -89,7 +89,7 @@ func answerFault(frame, answer []byte, service int) error {
 		return fmt.Errorf("%d bytes, at most %d", len(answer), limit)
 	}
 	clock := uint64(wire.ReadOptions(got.Options, got.Flags).TSval) << 20
-	if want := answerer(service).Answer(frame, syn, clock); !bytes.Equal(answer, want) {
+	if want := answerOf(frame, d, clock); !bytes.Equal(answer, want) {
 		return fmt.Errorf("want %x", want)
 	}
 	return nil
@@ -166,7 +166,8 @@ func frameSource(random *rand.Rand, inside bool) wire.Source {
 	}
 	for _, a := range []string{
 		"203.0.113.5", "203.0.113.200", "198.18.7.3", "198.51.100.1", "198.51.100.65", "198.51.100.129", "198.51.100.193",
-		"192.0.2.99", "2001:db8:1::5", "2001:db8:1::200", "2001:db8:2::80", "2001:db8:3::1", "2001:db8:4::1",
+		"192.0.2.99", "198.18.8.1", "198.18.9.1", "198.18.10.1", "2001:db8:a::1", "2001:db8:b::1", "2001:db8:c0::1",
+		"2001:db8:1::5", "2001:db8:1::200", "2001:db8:2::80", "2001:db8:3::1", "2001:db8:4::1",
 		"2001:db8:5::1", "2001:db8:6::1", "2001:db8:9::1",
 	} {
 		servers = append(servers, netip.MustParseAddr(a))
@@ -177,11 +178,23 @@ func frameSource(random *rand.Rand, inside bool) wire.Source {
 	return wire.Source{Rand: random, Clients: clients, Servers: servers, Ports: []uint16{80, 443, 443, 22, 8000, 8999, 9000, 7}}
 }
 
-// proven gives some ACKs a valid cookie.
+// proven gives some ACKs a valid cookie, and some RSTs a challenge.
 func proven(random *rand.Rand, p wire.Packet) wire.Packet {
 	id := serviceOf(p.To.Addr(), p.To.Port())
-	if p.Flags&(wire.SYN|wire.RST|wire.ACK) == wire.ACK && random.IntN(2) == 0 && id != none && services[id-1].Domain != "empty" {
-		p.Ack = cookie.Make(answerer(id).Slot, cookie.Flow{Source: p.Source, Destination: p.To}, p.Seq-1, uint8(random.IntN(32))) + 1
+	if random.IntN(2) == 0 || id == none || services[id-1].Domain == "empty" {
+		return p
+	}
+	if services[id-1].Strategy.Whitelists() { // so few flows that a SYN and its ACK meet
+		p.Source = netip.AddrPortFrom(p.Source.Addr(), 40000+uint16(random.IntN(2)))
+	}
+	flow := cookie.Flow{Source: p.Source, Destination: p.To}
+	switch kind := p.Flags & (wire.SYN | wire.RST | wire.ACK); {
+	case kind == wire.ACK && id == authFull:
+		p.Ack = p.Seq
+	case kind == wire.ACK:
+		p.Ack = cookie.Make(answerer(id).Slot, flow, p.Seq-1, uint8(random.IntN(32))) + 1
+	case kind == wire.RST:
+		p.Seq = cookie.MakeChallenge(answerer(id).Slot, flow, random.Uint32())
 	}
 	return p
 }
@@ -195,6 +208,9 @@ func variants(s wire.Source, inside bool) [][]byte {
 		p = proven(s.Rand, p)
 	}
 	frames := [][]byte{p.Frame()}
+	if !inside && p.Flags&(wire.SYN|wire.ACK) == wire.SYN { // what ends the handshake, if the SYN passes
+		frames = append(frames, flagged(p, wire.ACK).Frame())
+	}
 	for range 3 {
 		frames = append(frames, s.Mutate(slices.Clone(frames[0])))
 	}
@@ -242,7 +258,8 @@ func TestMillionOddFramesEndAsTheModelSays(t *testing.T) {
 var fuzzedVerdicts = map[string]string{
 	"edge_outside": `pass_other pass_off drop_fragment drop_unparsable drop_vlan_depth drop_flags_null drop_flags_syn_fin
 		drop_flags_syn_rst drop_flags_xmas drop_flags_other drop_bad_cookie drop_no_key answer_syn pass_verified
-		pass_cookie pass_no_key drop_unverified_rst drop_unverified_synack drop_bad_source`,
+		pass_cookie pass_no_key drop_unverified_rst drop_unverified_synack drop_bad_source
+		answer_challenge answer_reset drop_challenged pass_whitelisted pass_finished`,
 	"edge_inside": "pass_inside",
 	"edge_egress": "pass_inside",
 	"server_ingress": `pass_other pass_off drop_fragment drop_unparsable drop_flags_null drop_flags_syn_fin

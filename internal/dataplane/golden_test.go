@@ -39,7 +39,7 @@ func goldens() []golden {
 	return slices.Concat(
 		linkGoldens(), ip4Goldens(), ip6Goldens(), fragmentGoldens(),
 		stackGoldens(), oddOptionGoldens(), serviceOptionGoldens(),
-		flagGoldens(), sourceGoldens(), serviceGoldens(), keyGoldens(), unknownGoldens(),
+		flagGoldens(), sourceGoldens(), serviceGoldens(), keyGoldens(), unknownGoldens(), authGoldens(),
 	)
 }
 
@@ -131,31 +131,55 @@ func checkGoldens(t *testing.T, e edgeAgent, jumbo bool) {
 				t.Fatalf("%s of service %d, action %d; want %s, %d, %d",
 					got.verdict, got.service, got.action, g.verdict, g.service, actionOf(g.verdict))
 			}
-			if g.verdict != "answer_syn" {
+			if !strings.HasPrefix(g.verdict, "answer") {
 				if !bytes.Equal(got.out, frame) {
 					t.Errorf("changed to %x", got.out)
 				}
 				return
 			}
-			checkAnswer(t, frame, got.out, g.service, from, e.clockNow())
-			checkWords(t, g, frame, got.out)
+			checkAnswer(t, frame, got, from, e.clockNow())
+			if g.answer != "" {
+				checkWords(t, g, frame, got.out)
+			}
 		})
 	}
 }
 
 // checkAnswer compares every byte of an answer with the model's.
-func checkAnswer(t testing.TB, frame, answer []byte, service int, from, to uint64) {
+func checkAnswer(t testing.TB, frame []byte, got outcome, from, to uint64) {
 	t.Helper()
-	seen := wire.Read(answer)
+	seen := wire.Read(got.out)
 	options := wire.ReadOptions(seen.Options, seen.Flags)
 	if options.Timestamps {
 		checkTicks(t, options.TSval, from, to)
 	}
 	// The model's clock is the one that the answer shows, which is right.
 	clock := uint64(options.TSval) << 20
-	if want := answerer(service).Answer(frame, wire.Read(frame), clock); !bytes.Equal(answer, want) {
-		t.Errorf("SYN  %x\ngot  %x\nwant %x", frame, answer, want)
+	if want := answerOf(frame, decision{got.verdict, got.service}, clock); !bytes.Equal(got.out, want) {
+		t.Errorf("in   %x\ngot  %x\nwant %x", frame, got.out, want)
 	}
+}
+
+// answerOf is the model's answer to a frame.
+func answerOf(frame []byte, d decision, clock uint64) []byte {
+	seen, answerer := wire.Read(frame), answerer(d.service)
+	switch {
+	case d.verdict == "answer_reset":
+		return wire.Back(frame, seen, wire.Packet{Seq: seen.Ack, Flags: wire.RST})
+	case d.verdict == "answer_challenge":
+		challenge := cookie.MakeChallenge(answerer.Slot, flowOf(seen), seen.Seq)
+		return wire.Back(frame, seen, wire.Packet{Ack: challenge, Flags: wire.ACK})
+	case d.service == authFull: // nothing but an MSS, and the client's own number
+		mss := answerer.MSS4
+		if !seen.Source.Is4() {
+			mss = answerer.MSS6
+		}
+		return wire.Back(frame, seen, wire.Packet{
+			Seq: seen.Seq, Ack: seen.Seq + 1, Flags: wire.SYN | wire.ACK, Window: answerer.Window,
+			Options: []byte{2, 4, byte(mss >> 8), byte(mss)},
+		})
+	}
+	return answerer.Answer(frame, seen, clock)
 }
 
 // checkWords compares what an answer means with the words of the table.

@@ -93,6 +93,10 @@ const (
 	stops  // without keys, fails closed
 	passes // without keys, fails open
 	bare   // no option at all
+
+	authCookie
+	authFull
+	authRST
 )
 
 const (
@@ -141,6 +145,18 @@ var services = []policy.Service{
 		Prefixes: prefixes("198.51.100.192/26", "2001:db8:6::/64"),
 		Ports:    []policy.PortRange{{Low: 0, High: 65535}}, MSS4: 536, MSS6: 1220, Window: 1,
 	},
+	authService("auth-cookie", policy.AuthCookie, "198.18.8.0/28", "2001:db8:a::/64"),
+	authService("auth-full", policy.AuthFull, "198.18.9.0/28", "2001:db8:b::/64"),
+	authService("auth-rst", policy.AuthRST, "198.18.10.0/28", "2001:db8:c0::/64"),
+}
+
+// authService whitelists sources that send as much as they like.
+func authService(name string, s policy.Strategy, at ...string) policy.Service {
+	return policy.Service{
+		Name: name, Domain: "main", Mode: policy.Always, Options: policy.AllOptions, Strategy: s,
+		Prefixes: prefixes(at...), Ports: []policy.PortRange{port(80)}, MSS4: 1460, MSS6: 1440, Window: 65535,
+		Auth: policy.Auth{Prefix4: 32, Prefix6: 64, Time: time.Hour, SYNs: 1_000_000, Unfinished: 1_000_000},
+	}
 }
 
 // The keys and the epoch of most tests.
@@ -183,7 +199,7 @@ func newEdge(t testing.TB, change ...func(*EdgeConfig)) edgeAgent {
 	lo := []Interface{{Name: "lo", Index: 1, MTU: 9000}} // frames may be jumbo
 	c := EdgeConfig{
 		Services: services, Domains: domains, Epochs: 100, Outside: lo, Inside: lo,
-		Forward: Bridge, Flows: 1000, Generation: time.Hour,
+		Forward: Bridge, Flows: 1000, Generation: time.Hour, Whitelist: 10_000,
 	}
 	for _, f := range change {
 		f(&c)
@@ -395,9 +411,10 @@ func (s serverAgent) ingress(frame []byte) outcome {
 	return s.run(s.ServerIngress, frame)
 }
 
-// forget empties the filter.
+// forget empties the filter and the whitelist.
 func (e edgeAgent) forget() {
 	e.t.Helper()
+	e.delist()
 	memory, err := e.FilterLines.Memory()
 	if err != nil {
 		e.t.Fatal(err)

@@ -131,8 +131,12 @@ type hostKernelService struct {
 	Silent          uint8
 	Admission       uint8
 	Strategy        uint8
-	Pad             [2]uint8
+	AuthPrefix4     uint8
+	AuthPrefix6     uint8
 	ProbeIntervalNs uint32
+	AuthSeconds     uint32
+	AuthIntervalNs  uint32
+	AuthUnfinished  uint32
 }
 
 type hostKernelServiceLabel struct {

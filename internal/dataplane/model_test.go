@@ -14,10 +14,11 @@ import (
 type model struct {
 	verified map[cookie.Flow]bool
 	twin     filterTwin
+	listed   map[listing]bool
 }
 
 func newModel(twin filterTwin) *model {
-	return &model{verified: make(map[cookie.Flow]bool), twin: twin}
+	return &model{verified: make(map[cookie.Flow]bool), twin: twin, listed: make(map[listing]bool)}
 }
 
 // decision is a verdict and the service that it counts for.
@@ -101,6 +102,9 @@ func (m *model) outside(s wire.Seen) decision {
 		return d
 	}
 	id := serviceOf(s.To, s.ToPort)
+	if services[id-1].Strategy.Whitelists() && faultOf[s.Flags&63] == "" {
+		return m.authenticate(s, flow, id, kind)
+	}
 	keyless := id == stops || id == passes
 	switch {
 	case faultOf[s.Flags&63] != "":
@@ -118,6 +122,66 @@ func (m *model) outside(s wire.Seen) decision {
 		return decision{"drop_no_key", id}
 	}
 	return decision{kind, id}
+}
+
+// listing is a source that has met a service's challenge.
+type listing struct {
+	source  netip.Prefix
+	service int
+}
+
+func listingOf(s wire.Seen, id int) listing {
+	bits := services[id-1].Auth.Prefix6
+	if s.Source.Is4() {
+		bits = services[id-1].Auth.Prefix4
+	}
+	return listing{netip.PrefixFrom(s.Source, int(bits)).Masked(), id}
+}
+
+// authenticate is what strategies do that challenge a source once.
+func (m *model) authenticate(s wire.Seen, flow cookie.Flow, id int, kind string) decision {
+	bad := unanswerable(s.Source) || s.Source == s.To || s.ToMany
+	reverse := cookie.Flow{Source: flow.Destination, Destination: flow.Source}
+	switch {
+	case kind == "answer_syn" && m.listed[listingOf(s, id)]:
+		m.add(reverse)
+		return decision{"pass_whitelisted", id}
+	case kind == "answer_syn" && bad:
+		return decision{"drop_bad_source", id}
+	case kind == "answer_syn" && (id == authRST || m.verified[flow]):
+		return decision{"answer_challenge", id}
+	case kind == "answer_syn":
+		return decision{"answer_syn", id}
+	case m.meets(s, flow, id, kind) && bad:
+		return decision{"drop_bad_source", id}
+	case m.meets(s, flow, id, kind):
+		m.listed[listingOf(s, id)] = true
+		if s.Flags&wire.RST != 0 {
+			return decision{"drop_challenged", id}
+		}
+		return decision{"answer_reset", id}
+	case m.verified[flow]:
+		return decision{"pass_verified", id}
+	case s.Flags&wire.SYN == 0 && m.verified[reverse]:
+		if s.Flags&wire.RST == 0 {
+			m.add(flow)
+		}
+		return decision{"pass_finished", id}
+	}
+	return decision{kind, id}
+}
+
+// meets says whether a packet answers a challenge of its service.
+func (m *model) meets(s wire.Seen, flow cookie.Flow, id int, kind string) bool {
+	if s.Flags&(wire.SYN|wire.RST|wire.ACK) == wire.RST {
+		slot := answerer(id).Slot
+		r := cookie.Receiver{Epoch: testEpoch, Window: cookie.EdgeWindow, Slot: func(e uint64) (cookie.Slot, bool) { return slot, e == slot.Epoch }}
+		return r.CheckChallenge(s.Seq, flow)
+	}
+	if kind != "drop_bad_cookie" || id == authRST {
+		return false
+	}
+	return id == authFull && s.Ack == s.Seq || id == authCookie && m.proves(s, flow, id, cookie.EdgeWindow)
 }
 
 func (m *model) syn(s wire.Seen, id int) decision {

@@ -64,7 +64,9 @@ func (t *tables) writePolicies(services []policy.Service, domains []string) erro
 			Mode: uint8(s.Mode), KeysEnd: uint8(s.KeysEnd), Options: uint8(s.Options),
 			Domain: uint8(domain), Mss4: s.MSS4, Mss6: s.MSS6, Window: s.Window,
 			Setup: uint8(s.Setup), Silent: uint8(s.Silent),
-			Admission: uint8(s.Admission), Strategy: uint8(s.Strategy), ProbeIntervalNs: probeInterval(s.Probes),
+			Admission: uint8(s.Admission), Strategy: uint8(s.Strategy), ProbeIntervalNs: interval(s.Probes),
+			AuthPrefix4: s.Auth.Prefix4, AuthPrefix6: s.Auth.Prefix6, AuthSeconds: uint32(s.Auth.Time / time.Second),
+			AuthIntervalNs: interval(s.Auth.SYNs), AuthUnfinished: uint32(s.Auth.Unfinished),
 		}
 		if err := t.services.Put(uint32(i+1), v); err != nil {
 			return fmt.Errorf("write service %q: %w", s.Name, err)
@@ -73,8 +75,8 @@ func (t *tables) writePolicies(services []policy.Service, domains []string) erro
 	return nil
 }
 
-// probeInterval is the time between two probes, of so many a second.
-func probeInterval(perSecond int) uint32 {
+// interval is the time between two of so many a second.
+func interval(perSecond int) uint32 {
 	if perSecond == 0 {
 		return 0
 	}

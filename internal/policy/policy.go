@@ -108,7 +108,22 @@ const (
 	AuthRST    Strategy = 4
 )
 
-var strategyNames = map[string]Strategy{"split": Split, "proxy": Proxy}
+var strategyNames = map[string]Strategy{
+	"split": Split, "proxy": Proxy,
+	"auth-cookie": AuthCookie, "auth-full": AuthFull, "auth-rst": AuthRST,
+}
+
+// Whitelists says whether the strategy challenges an address once and lets it
+// through for a time.
+func (s Strategy) Whitelists() bool { return AuthCookie <= s && s <= AuthRST }
+
+// Auth is what strategies that whitelist addresses go by.
+type Auth struct {
+	Prefix4, Prefix6 uint8         // bits of an address that count
+	Time             time.Duration // that it stays listed, whole seconds
+	SYNs             int           // a second
+	Unfinished       int           // SYNs in a row without an ACK that end it
+}
 
 // ParseStrategy is the strategy of a name, false if there is none.
 func ParseStrategy(name string) (Strategy, bool) {
@@ -159,6 +174,7 @@ type Service struct {
 	Probes    int // a second, of unknown packets; 0: none
 	Strategy  Strategy
 	Detect    Detect
+	Auth      Auth
 }
 
 // Relays says whether packets of the service go to its agent in messages.

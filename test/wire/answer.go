@@ -40,7 +40,19 @@ func (a Answerer) Answer(frame []byte, s Seen, clockNS uint64) []byte {
 	if agreed.ECN {
 		answer.Flags |= ECE
 	}
-	// Back to where it came from, with the same tags, priority bits included.
+	return backTo(frame, s, answer)
+}
+
+// backTo puts a packet where the frame came from, with the same tags, priority
+// bits included.
+func backTo(frame []byte, s Seen, p Packet) []byte {
 	back := append(append([]byte(nil), frame[6:12]...), frame[0:6]...)
-	return append(append(back, frame[12:s.NetworkAt]...), answer.Frame()[14:]...)
+	return append(append(back, frame[12:s.NetworkAt]...), p.Frame()[14:]...)
+}
+
+// Back returns the frame that brings a segment to the sender of another one:
+// numbers, flags and window are the segment's.
+func Back(frame []byte, s Seen, segment Packet) []byte {
+	segment.Source, segment.To = netip.AddrPortFrom(s.To, s.ToPort), netip.AddrPortFrom(s.Source, s.SourcePort)
+	return backTo(frame, s, segment)
 }

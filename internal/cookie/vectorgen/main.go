@@ -1,4 +1,4 @@
-// Vectorgen writes cookie.json into the directory that it is given.
+// Vectorgen writes cookie.json and challenge.json into the directory that it is given.
 package main
 
 import (
@@ -24,5 +24,11 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(args[0], "cookie.json"), text, 0o644)
+	if err := os.WriteFile(filepath.Join(args[0], "cookie.json"), text, 0o644); err != nil {
+		return err
+	}
+	if text, err = vector.GenerateChallenges().Text(); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(args[0], "challenge.json"), text, 0o644)
 }

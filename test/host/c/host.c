@@ -12,6 +12,9 @@
  *   bucket INTERVAL TIME...          (1 for each that got a token, else 0)
  *   bimodal T1 SYNS T2 MOST EVENT... (MODE:T2 after each; EVENT is s, q or t for
  *                                     SYN, full queue, a look, and its time)
+ *   challenge HASH KEY EPOCH FLOW ISN
+ *   returned HASH KEY EPOCH FLOW CHALLENGE
+ *   back SEQ ACK FLAGS WINDOW BYTES
  *
  * FLOW: V6 SOURCE DESTINATION PORTS, addresses in bytes.
  */
@@ -157,6 +160,27 @@ static void run_check(void)
 		printf("invalid\n");
 }
 
+static void run_challenge(void)
+{
+	struct key_slot slot = next_slot();
+	struct flow flow = next_flow();
+	u32 isn = (u32)next_number();
+
+	printf("%08x %08x\n", challenge_mac(&slot, &flow), challenge_make(&slot, &flow, isn));
+}
+
+static void run_returned(void)
+{
+	struct key_slot slot = next_slot();
+	struct flow flow = next_flow();
+	u32 challenge = (u32)next_number();
+
+	printf("%s\n", cookie_parity(challenge) == (slot.epoch & 1) &&
+				      challenge_check(&slot, &flow, challenge) ?
+			      "valid" :
+			      "invalid");
+}
+
 static void print_options(const struct tcp_options *o)
 {
 	printf("mss=%u scale=%u sack=%d timestamps=%d ecn=%d", o->mss, o->scale, o->sack,
@@ -300,6 +324,34 @@ static void run_answer(void)
 	printf("\n");
 }
 
+/* Into a buffer of exactly its size, and into every shorter one. */
+static void run_back(void)
+{
+	struct back back = { .seq = (u32)next_number(), .ack = (u32)next_number() };
+	struct bytes b, zero = {};
+	struct packet p;
+
+	back.flags = (u8)next_number();
+	back.window = (u16)next_number();
+	next_bytes(&b);
+	struct exact frame = exact_copy(b.at, b.length, FRAME);
+	if (frame_parse(&frame, &p) != PARSED_TCP)
+		fail("not TCP");
+	exact_free(&frame);
+
+	u32 length = back_length(&p.flow);
+	for (u32 n = 0; n <= length; n++) {
+		struct exact out = exact_copy(zero.at, n, ALIGNED);
+
+		if (back_write(out.data, out.end, &p.flow, &back) != (n == length))
+			fail("wrote a segment into too little room, or none into enough");
+		for (u32 i = 0; n == length && i < n; i++)
+			printf("%02x", out.data[i]);
+		exact_free(&out);
+	}
+	printf("\n");
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -308,6 +360,7 @@ static const struct {
 	{ "check", run_check },	    { "options", run_options },		{ "decode", run_decode },
 	{ "frame", run_frame },	    { "answer", run_answer },	{ "bucket", run_bucket },
 	{ "bimodal", run_bimodal },
+	{ "challenge", run_challenge }, { "returned", run_returned }, { "back", run_back },
 };
 
 static void run_line(char *line)
