@@ -74,6 +74,10 @@ bench: ## measure, as ratios in one run; BENCH_JSON=FILE also writes JSON (root)
 	scripts/deps
 	$(GO) run ./cmd/smartcookie bench
 
+.PHONY: switching
+switching: ## switch the defence on and off ten times under load (root; minutes)
+	SMARTCOOKIE_LONG=1 $(GO) test -count=1 -timeout 40m -v -run 'TestSwitching' ./test/e2e
+
 .PHONY: loss
 loss: ## measure what bad wires cost, as the table of docs/loss.md (root; minutes)
 	@mkdir -p bin

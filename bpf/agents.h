@@ -48,6 +48,7 @@ struct {
 enum stance {
 	STANCE_SERVICE = 0x07ff, /* the id */
 	STANCE_SILENT = 0x0800,  /* the agent is silent: it confirms nothing */
+	STANCE_OTHER = 0x0800,   /* with no service: another port of a protected address */
 	STANCE_STOPS = 0x1000,   /* the agent is silent: no new connections */
 	STANCE_CLOSED = 0x2000,  /* nobody listens */
 	STANCE_LEARNS = 0x4000,  /* unknown packets pass */
@@ -106,13 +107,46 @@ INLINE u32 agent_stance(u32 id, const u32 address[4], bool v6, u16 port)
 	return stance | STANCE_CLOSED;
 }
 
+/* TCP to ports of no service at protected addresses is lost; set when loading. */
+const volatile bool other_tcp_drops = false;
+
+struct enforced {
+	u32 first; /* range */
+	u32 found;
+};
+
+static long enforced_range(u32 i, struct enforced *e)
+{
+	u32 index = e->first + i;
+	const struct port_range *range = bpf_map_lookup_elem(&port_ranges, &index);
+	const struct service *service = range ? service_get(range->service) : NULL;
+
+	e->found = service && service->mode != MODE_OFF && service->mode != MODE_MONITOR;
+	return e->found;
+}
+
+/* Whether a service of the prefix is neither off nor monitored. */
+INLINE bool prefix_enforced(const struct port_set *set)
+{
+	struct enforced e = {};
+
+	if (!set)
+		return false;
+	e.first = set->first;
+	bpf_loop(set->count, enforced_range, &e, 0);
+	return e.found;
+}
+
 NOINLINE u32 stance_search(const u32 *address, bool v6, u16 port)
 {
 	if (!address)
 		return SERVICE_NONE;
 	u32 id = service_search(address, v6, port);
 
-	if (id == SERVICE_NONE || service_needs_no_agent(id))
+	if (id == SERVICE_NONE)
+		return other_tcp_drops && prefix_enforced(prefix_find(address, v6)) ? STANCE_OTHER :
+										      id;
+	if (service_needs_no_agent(id))
 		return id;
 	return id | agent_stance(id, address, v6, port);
 }

@@ -3,10 +3,12 @@
 #ifndef SMARTCOOKIE_ANSWER_H
 #define SMARTCOOKIE_ANSWER_H
 
+#include "budget.h"
 #include "epoch.h"
 #include "forward.h"
 #include "reply.h"
 #include "service.h"
+#include "sources.h"
 
 enum { TSVAL_SHIFT_NS = 20 }; /* TSval ticks every 2^20 ns */
 
@@ -42,6 +44,13 @@ INLINE int answer_back(struct xdp_md *ctx, const struct packet *p, const struct 
 	return answer_send(ctx, id, verdict);
 }
 
+/* Whether the network of a SYN's source has had its answers. */
+INLINE bool answers_limited(const struct packet *p, const struct moment *now)
+{
+	return answers_per_window && UNLIKELY(answer_exceeds(p, now->monotonic_ns)) &&
+	       !source_allowed(&p->flow);
+}
+
 /* What becomes of a SYN; an answer is made with the key in *slot. */
 INLINE enum verdict answer_verdict(const struct xdp_md *ctx, const struct packet *p,
 				   const struct service *service, const struct moment *now,
@@ -56,17 +65,12 @@ INLINE enum verdict answer_verdict(const struct xdp_md *ctx, const struct packet
 	return VERDICT_ANSWER_SYN;
 }
 
-INLINE int answer(struct xdp_md *ctx, const struct packet *p, const struct service *service, u32 id,
-		  const struct moment *now)
+/* The SYN-ACK with the cookie. */
+INLINE int answer_make(struct xdp_md *ctx, const struct packet *p, const struct service *service,
+		       u32 id, const struct moment *now, const struct key_slot *slot)
 {
-	const struct key_slot *slot;
-	enum verdict verdict = answer_verdict(ctx, p, service, now, &slot);
 	struct tcp_options o;
 
-	if (verdict == VERDICT_PASS_NO_KEY)
-		return pass(ctx, p, id, verdict);
-	if (verdict != VERDICT_ANSWER_SYN)
-		return drop(id, verdict);
 	answer_options(ctx, p, service, &o);
 	struct synack s = {
 		.cookie = cookie_make(slot, &p->flow, p->seq, options_code(&o, p->flow.v6)),
@@ -78,6 +82,21 @@ INLINE int answer(struct xdp_md *ctx, const struct packet *p, const struct servi
 	if (!answer_write(ctx, p, &o, &s))
 		return drop(id, VERDICT_DROP_NO_ROOM);
 	return answer_send(ctx, id, VERDICT_ANSWER_SYN);
+}
+
+INLINE int answer(struct xdp_md *ctx, const struct packet *p, const struct service *service, u32 id,
+		  const struct moment *now)
+{
+	const struct key_slot *slot;
+	enum verdict verdict = answer_verdict(ctx, p, service, now, &slot);
+
+	if (verdict == VERDICT_PASS_NO_KEY)
+		return pass(ctx, p, id, verdict);
+	if (verdict != VERDICT_ANSWER_SYN)
+		return drop(id, verdict);
+	if (answers_limited(p, now))
+		return drop(id, VERDICT_DROP_ANSWER_LIMIT);
+	return answer_make(ctx, p, service, id, now, slot);
 }
 
 /* The keys have run out and the service fails open: handshakes are the

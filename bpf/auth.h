@@ -79,16 +79,18 @@ INLINE int auth_challenge(struct xdp_md *ctx, const struct packet *p, const stru
 
 	if (verdict == VERDICT_PASS_NO_KEY)
 		return pass(ctx, p, id, verdict);
+	if (verdict != VERDICT_ANSWER_SYN && verdict != VERDICT_ANSWER_CHALLENGE)
+		return drop(id, verdict);
+	if (answers_limited(p, now))
+		return drop(id, VERDICT_DROP_ANSWER_LIMIT);
 	if (verdict == VERDICT_ANSWER_CHALLENGE && slot) {
 		struct back b = { .ack = challenge_make(slot, &p->flow, p->seq), .flags = TCP_ACK };
 
 		return answer_back(ctx, p, &b, id, verdict);
 	}
-	if (verdict != VERDICT_ANSWER_SYN)
-		return drop(id, verdict);
-	if (service->strategy == STRATEGY_AUTH_FULL)
+	if (service->strategy == STRATEGY_AUTH_FULL || !slot)
 		return auth_answer_full(ctx, p, service, id);
-	return answer(ctx, p, service, id, now);
+	return answer_make(ctx, p, service, id, now, slot);
 }
 
 /* A SYN: of a whitelisted source to the server, of another one challenged. */

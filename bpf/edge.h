@@ -13,11 +13,19 @@
 #include "agents.h"
 #include "answer.h"
 #include "auth.h"
+#include "budget.h"
 #include "filter.h"
 #include "flows.h"
 #include "forward.h"
 #include "modes.h"
 #include "relay.h"
+#include "sources.h"
+
+/* Some service has a min_ttl; set when loading. */
+const volatile bool ttl_matters = false;
+
+/* Beside what programs return. */
+enum { EDGE_GOES_ON = -1, EDGE_CHALLENGES = -2 };
 
 /* Below two tags a host's kernel makes no connection from a cookie, and the
  * translator of what is proxied finds none. */
@@ -49,6 +57,128 @@ INLINE const struct service *edge_service(const struct packet *p, const struct m
 	return service;
 }
 
+/*
+ * No service: the packet goes on, unless it is TCP to another port of a
+ * protected address and such is lost. What the inside has opened is in the
+ * filter; while that is learnt, fail open.
+ */
+INLINE int edge_unserved(struct xdp_md *ctx, const struct packet *p, const struct moment *now,
+			 u32 id, u32 stance, enum verdict passes)
+{
+	if (LIKELY(!other_tcp_drops || id != SERVICE_NONE || !(stance & STANCE_OTHER)))
+		return pass(ctx, p, id, passes);
+	if (flags_open(p->flags))
+		return drop(SERVICE_NONE, VERDICT_DROP_OTHER_PORT);
+	if (filter_has(&p->flow))
+		return pass(ctx, p, SERVICE_NONE, VERDICT_PASS_VERIFIED);
+	if (now->learning)
+		return pass(ctx, p, SERVICE_NONE, VERDICT_PASS_LEARNING);
+	return drop(SERVICE_NONE, VERDICT_DROP_OTHER_PORT);
+}
+
+/* Hops that the packet has left; 255 where that cannot be read, which cannot be. */
+INLINE u8 packet_hops(const struct xdp_md *ctx, const struct packet *p)
+{
+	const void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	const struct ip4_header *ip4 = packet_at_network(data, p);
+	const struct ip6_header *ip6 = packet_at_network(data, p);
+
+	if (p->flow.v6)
+		return (const void *)(ip6 + 1) > end ? 255 : ip6->hop_limit;
+	return (const void *)(ip4 + 1) > end ? 255 : ip4->ttl;
+}
+
+/* Whether the packet could expire between us and the server. The error would
+ * tell its sender that it has passed: a way to try cookies and flows. */
+INLINE bool expires_behind(const struct xdp_md *ctx, const struct packet *p,
+			   const struct service *service)
+{
+	return ttl_matters && packet_hops(ctx, p) < service->min_ttl;
+}
+
+/* Of a flow in the filter. */
+INLINE bool overspends(const struct packet *p, const struct service *service,
+		       const struct moment *now)
+{
+	return packets_limited && service->packet_interval_ns &&
+	       !flow_spends(&p->flow, service->packet_interval_ns, now->monotonic_ns) &&
+	       !source_allowed(&p->flow);
+}
+
+INLINE int pass_verified(struct xdp_md *ctx, const struct packet *p, u32 id)
+{
+	if (proxies && service_is_proxied(id))
+		return pass_up(SERVICE_NONE, VERDICT_PASS_VERIFIED);
+	return pass(ctx, p, SERVICE_NONE, VERDICT_PASS_VERIFIED);
+}
+
+/* In the filter, and some service is proxied or limits such packets. */
+GLOBAL int edge_verified(struct xdp_md *ctx, struct packet *p)
+{
+	if (!p)
+		return XDP_DROP; /* cannot be: the verifier's doubt */
+	struct moment now = moment_now();
+	enum verdict passes;
+	u32 id, stance;
+	const struct service *service = edge_service(p, &now, &id, &stance, &passes);
+	enum verdict fault = VERDICT_PASS_VERIFIED;
+
+	if (!service)
+		return pass_verified(ctx, p, id);
+	enum conduct conduct = service_conduct(service, id, &now);
+	if (expires_behind(ctx, p, service))
+		fault = VERDICT_DROP_LOW_TTL;
+	else if (overspends(p, service, &now))
+		fault = VERDICT_DROP_FLOW_BUDGET;
+	if (LIKELY(fault == VERDICT_PASS_VERIFIED || conduct > CONDUCT_MONITORS))
+		return pass_verified(ctx, p, id);
+	return conduct == CONDUCT_MONITORS ? pass(ctx, p, id, fault) : drop(id, fault);
+}
+
+/* Whether a SYN goes to the server as it is; what its client sends then is of
+ * a known flow. */
+INLINE bool edge_bypasses(struct packet *p, const struct moment *now)
+{
+	if (LIKELY(!(source_checks & SOURCES_PLACED)) || !source_bypasses(p, now->monotonic_ns))
+		return false;
+	filter_add(&p->flow);
+	return true;
+}
+
+/* A monitored service loses nothing, whoever sends it; neither does an edge that
+ * has none but such. */
+INLINE bool source_is_monitored(const struct packet *p, enum parsed parsed, u32 *monitored)
+{
+	if (parsed == PARSED_TCP) {
+		struct moment now = moment_now();
+		u32 id = service_find(p->flow.destination, p->flow.v6,
+				      flow_destination_port(&p->flow), now.version) &
+			 STANCE_SERVICE;
+		const struct service *service = service_get(id);
+
+		*monitored = id;
+		if (id != SERVICE_NONE)
+			return service && service->mode == MODE_MONITOR;
+	}
+	*monitored = SERVICE_NONE;
+	return !defended_at(NULL, monitored) && *monitored != SERVICE_NONE;
+}
+
+/* There are lists: whether the packet is lost for its source. */
+GLOBAL int edge_source(struct xdp_md *ctx, struct packet *p, enum parsed parsed)
+{
+	u32 monitored;
+
+	if (!p || !p->addressed)
+		return EDGE_GOES_ON; /* ARP and the like */
+	enum verdict fault = source_fault(&p->flow, ctx->ingress_ifindex);
+	if (fault == VERDICT_PASS_OTHER)
+		return EDGE_GOES_ON;
+	if (UNLIKELY(source_is_monitored(p, parsed, &monitored)))
+		return pass(ctx, p, monitored, fault);
+	return drop(SERVICE_NONE, fault);
+}
+
 /* What would become of a SYN. A monitored service's packets come here and never
  * to what answers, challenges or drops: nothing but a count can come of it. */
 NOINLINE u32 open_foretold(const struct xdp_md *ctx, const struct packet *p,
@@ -63,9 +193,13 @@ NOINLINE u32 open_foretold(const struct xdp_md *ctx, const struct packet *p,
 		return VERDICT_DROP_SILENT;
 	if (stance & STANCE_CLOSED)
 		return VERDICT_DROP_CLOSED_PORT;
-	if (strategy_whitelists(strategy_of(service)))
-		return auth_verdict(ctx, p, service, &now, &slot);
-	return answer_verdict(ctx, p, service, &now, &slot);
+	enum verdict verdict = strategy_whitelists(strategy_of(service)) ?
+				       auth_verdict(ctx, p, service, &now, &slot) :
+				       answer_verdict(ctx, p, service, &now, &slot);
+	if ((verdict == VERDICT_ANSWER_SYN || verdict == VERDICT_ANSWER_CHALLENGE) &&
+	    answers_limited(p, &now))
+		return VERDICT_DROP_ANSWER_LIMIT;
+	return verdict;
 }
 
 GLOBAL int edge_open(struct xdp_md *ctx, struct packet *p)
@@ -78,7 +212,7 @@ GLOBAL int edge_open(struct xdp_md *ctx, struct packet *p)
 	const struct service *service = edge_service(p, &now, &id, &stance, &passes);
 
 	if (!service)
-		return pass(ctx, p, id, passes);
+		return edge_unserved(ctx, p, &now, id, stance, passes);
 	if (UNLIKELY(service->mode != MODE_ALWAYS)) {
 		enum conduct conduct = service_conduct(service, id, &now);
 
@@ -89,6 +223,8 @@ GLOBAL int edge_open(struct xdp_md *ctx, struct packet *p)
 		if (conduct > CONDUCT_MONITORS) /* fail open: there is no flood */
 			return pass(ctx, p, id, VERDICT_PASS_PASSIVE);
 	}
+	if (edge_bypasses(p, &now))
+		return pass(ctx, p, id, VERDICT_PASS_BYPASS);
 	if (UNLIKELY(stance &
 		     (STANCE_STOPS | STANCE_CLOSED))) /* no answer: the client asks again */
 		return drop(id,
@@ -97,10 +233,24 @@ GLOBAL int edge_open(struct xdp_md *ctx, struct packet *p)
 	case STRATEGY_AUTH_COOKIE:
 	case STRATEGY_AUTH_FULL:
 	case STRATEGY_AUTH_RST:
-		return auth_open(ctx, p, service, id);
+		return EDGE_CHALLENGES;
 	default:
 		return answer(ctx, p, service, id, &now);
 	}
+}
+
+/* A SYN to a service whose sources are challenged. It is not called by edge_open:
+ * "combined stack size of 4 calls is 544. Too large". */
+GLOBAL int edge_challenge(struct xdp_md *ctx, struct packet *p)
+{
+	if (!p)
+		return XDP_DROP; /* cannot be: the verifier's doubt */
+	struct moment now = moment_now();
+	enum verdict passes;
+	u32 id, stance;
+	const struct service *service = edge_service(p, &now, &id, &stance, &passes);
+
+	return service ? auth_open(ctx, p, service, id) : pass(ctx, p, id, passes);
 }
 
 /* What is decided of a packet, before anything is done to it. */
@@ -150,8 +300,12 @@ INLINE struct decision decide_doubtful(struct xdp_md *ctx, const struct packet *
 
 	if (fault != VERDICT_PASS_OTHER)
 		return decided(ACTION_DROP, fault);
+	if (expires_behind(ctx, p, service))
+		return decided(ACTION_DROP, VERDICT_DROP_LOW_TTL);
 	if (!flags_acknowledge(p->flags) && filter_has(&p->flow)) /* RST; SYN-ACK to the inside */
-		return decided(ACTION_PASS, VERDICT_PASS_VERIFIED);
+		return overspends(p, service, now) ?
+			       decided(ACTION_DROP, VERDICT_DROP_FLOW_BUDGET) :
+			       decided(ACTION_PASS, VERDICT_PASS_VERIFIED);
 	if (!strategy_whitelists(strategy_of(service)) &&
 	    (cookie_admits(p, service, now) ||
 	     (proxies && window_question_admits(p, service, now))))
@@ -186,7 +340,7 @@ GLOBAL int edge_doubtful(struct xdp_md *ctx, struct packet *p)
 	const struct service *service = edge_service(p, &now, &id, &stance, &passes);
 
 	if (!service)
-		return pass(ctx, p, id, passes);
+		return edge_unserved(ctx, p, &now, id, stance, passes);
 	enum conduct conduct = service_conduct(service, id, &now);
 	if (UNLIKELY(conduct == CONDUCT_PASSES)) /* fail open: there is no flood */
 		return pass(ctx, p, id, VERDICT_PASS_PASSIVE);
@@ -245,18 +399,6 @@ GLOBAL int edge_unparsed(struct xdp_md *ctx, struct packet *p, enum parsed parse
 
 /* ---- what is proxied ----------------------------------------------------- */
 
-NOINLINE int edge_verified(struct xdp_md *ctx, const struct packet *p)
-{
-	struct moment now = moment_now();
-	u32 id = service_find(p->flow.destination, p->flow.v6, flow_destination_port(&p->flow),
-			      now.version) &
-		 STANCE_SERVICE;
-
-	if (service_is_proxied(id))
-		return pass_up(SERVICE_NONE, VERDICT_PASS_VERIFIED);
-	return pass(ctx, p, SERVICE_NONE, VERDICT_PASS_VERIFIED);
-}
-
 NOINLINE bool edge_proxies_source(const struct packet *p)
 {
 	struct moment now = moment_now();
@@ -276,12 +418,22 @@ INLINE int from_outside(struct xdp_md *ctx)
 
 	if (UNLIKELY(!packet_plain(data, end, &p)))
 		parsed = packet_frame(data, end, &p);
+	if (UNLIKELY(source_checks)) {
+		int action = edge_source(ctx, &p, parsed);
+
+		if (action != EDGE_GOES_ON)
+			return action;
+	}
 	if (parsed != PARSED_TCP)
 		return edge_unparsed(ctx, &p, parsed);
 	if (LIKELY(flags_acknowledge(p.flags)) && filter_has(&p.flow))
-		return proxies ? edge_verified(ctx, &p) :
-				 pass(ctx, &p, SERVICE_NONE, VERDICT_PASS_VERIFIED);
-	return flags_open(p.flags) ? edge_open(ctx, &p) : edge_doubtful(ctx, &p);
+		return proxies || ttl_matters || packets_limited ?
+			       edge_verified(ctx, &p) :
+			       pass(ctx, &p, SERVICE_NONE, VERDICT_PASS_VERIFIED);
+	if (!flags_open(p.flags))
+		return edge_doubtful(ctx, &p);
+	int action = edge_open(ctx, &p);
+	return strategies && action == EDGE_CHALLENGES ? edge_challenge(ctx, &p) : action;
 }
 
 /*
@@ -298,9 +450,11 @@ INLINE void edge_learn(const struct packet *p)
 	if (filter_fresh(&flow))
 		return;
 	struct moment now = moment_now();
-	u32 id = service_find(p->flow.source, p->flow.v6, (u16)(p->flow.ports >> 16), now.version) &
-		 STANCE_SERVICE;
-	if (id == SERVICE_NONE)
+	u32 stance =
+		service_find(p->flow.source, p->flow.v6, (u16)(p->flow.ports >> 16), now.version);
+	u32 id = stance & STANCE_SERVICE;
+	if (id == SERVICE_NONE &&
+	    !(stance & STANCE_OTHER)) /* answers to other ports must come in */
 		return;
 	if (flags_acknowledge(p->flags) && !filter_has(&flow))
 		tally_finished(id);

@@ -13,20 +13,20 @@
 #define INLINE static inline __attribute__((always_inline))
 
 enum flood_limits {
-	FLOOD_WORDS = 12,                 /* 64-bit words of the template */
+	FLOOD_WORDS = 13,                 /* 64-bit words of the template */
 	FLOOD_ROOM = FLOOD_WORDS * 8 + 1, /* bytes of the frames handed in */
 	FLOOD_BURST_MAX = 96,             /* a veth ring holds 256: never fill it at once */
+	FLOOD_VARIANTS = 4,
 };
 
 enum frame_layout {
 	IP4_CHECK = 24,
 	IP4_SOURCE = 26,
-	IP4_TCP = 34,
 	IP6_SOURCE = 22,
-	IP6_TCP = 54,
 
 	TCP_SEQ = 4, /* from the TCP header */
 	TCP_ACK = 8,
+	TCP_CONTROL = 12, /* length of the header, flags */
 	TCP_CHECK = 16,
 	TCP_TSVAL = 28, /* in the option order of the template */
 };
@@ -42,6 +42,8 @@ struct config {
 	__u32 tcp_sum;            /* segment and pseudo header */
 	__u32 interface;
 	__u32 quantum; /* packets that a refill waits for */
+	__u32 tcp_at;  /* offset of the TCP header */
+	__u16 control_be[FLOOD_VARIANTS];
 	__u8 ipv6;
 	__u8 timestamps;
 	__u8 random_ack;
@@ -126,10 +128,12 @@ INLINE void write_tcp(void *tcp, __u64 random, __u64 sum)
 	__u16 port = (__u16)random | bpf_htons(1024);
 	__u32 seq = (__u32)(random >> 32);
 	__u32 other = (__u32)(random >> 16);
+	__u16 control = flood.control_be[(random >> 20) % FLOOD_VARIANTS];
 
 	*(__u16 *)tcp = port;
 	*(__u32 *)(tcp + TCP_SEQ) = seq;
-	sum += (__u64)flood.tcp_sum + port + seq;
+	*(__u16 *)(tcp + TCP_CONTROL) = control;
+	sum += (__u64)flood.tcp_sum + port + seq + control;
 	if (flood.random_ack) {
 		*(__u32 *)(tcp + TCP_ACK) = other;
 		sum += other;
@@ -152,9 +156,9 @@ SEC("xdp") int lab_flood(struct xdp_md *ctx)
 	for (int i = 0; i < FLOOD_WORDS; i++)
 		*(__u64 *)(frame + 8 * i) = flood.frame[i];
 	sum = write_source(frame, random_next());
-	write_tcp(frame + (flood.ipv6 ? IP6_TCP : IP4_TCP), random_next(), sum);
+	write_tcp(frame + flood.tcp_at, random_next(), sum);
 
-	/* Also makes the kernel reset a frame that a receiver resized. */
+	/* Cuts a fragment off, and makes the kernel reset a frame that a receiver resized. */
 	if (bpf_xdp_adjust_tail(ctx, (int)flood.length - FLOOD_ROOM))
 		return XDP_ABORTED;
 	if (flood.interval)

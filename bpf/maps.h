@@ -97,6 +97,9 @@ struct generated {
 	enum admission *admission;
 	enum strategy *strategy;
 	enum control_kind *control_kind;
+	enum source_limits *source_limits;
+	enum listed_origin *listed_origin;
+	enum source_check *source_check;
 	struct relayed relayed;
 	enum inject_order *inject_order;
 	enum inject_result *inject_result;

@@ -58,7 +58,9 @@ INLINE enum conduct phase_conduct(const struct detector *d, const struct moment 
 	if (d->phase != DETECTOR_PASSIVE)
 		return CONDUCT_ACTS;
 	c = bpf_map_lookup_elem(&clock, &zero);
-	if (d->times_off && c && now->monotonic_ns - d->since_ns < DRAIN_EPOCHS * c->epoch_ns)
+	/* signed: a packet's time is coarse, and may be before the timer's */
+	if (d->times_off && c &&
+	    (s64)(now->monotonic_ns - d->since_ns) < (s64)(DRAIN_EPOCHS * c->epoch_ns))
 		return CONDUCT_DRAINS;
 	return CONDUCT_PASSES;
 }

@@ -15,6 +15,7 @@
 #include "epoch.h"
 #include "filter.h"
 #include "lib/bucket.h"
+#include "sources.h"
 
 enum {
 	WHITELIST_BURST_NS = 1000 * 1000 * 1000, /* SYNs of a second may come at once */
@@ -84,7 +85,8 @@ INLINE enum verdict whitelist_opens(const struct flow *f, const struct service *
 	u64 after = bucket_after(before, service->auth_interval_ns, WHITELIST_BURST_NS, now_ns);
 	/* Fail closed: the client sends its SYN again. Who loses the race for a
 	 * token has none. */
-	if (!after || __sync_val_compare_and_swap(&known->spent_ns, before, after) != before)
+	if ((!after || __sync_val_compare_and_swap(&known->spent_ns, before, after) != before) &&
+	    !source_allowed(f))
 		return VERDICT_DROP_SYN_RATE;
 	__sync_fetch_and_add(&known->unfinished, 1);
 	struct flow begun = flow_reverse(f);

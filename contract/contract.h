@@ -205,6 +205,9 @@ struct service {
 	__u32 auth_seconds;      /* that a source stays whitelisted */
 	__u32 auth_interval_ns;  /* between two of its SYNs */
 	__u32 auth_unfinished;   /* of its SYNs without an ACK end it */
+	__u32 packet_interval_ns; /* between two packets of a verified flow; 0: no budget */
+	__u8  min_ttl;            /* of packets that are no SYN, 0: any */
+	__u8  pad[3];
 };
 
 /* ---- sources that have met a challenge ---------------------------------- */
@@ -328,6 +331,47 @@ struct service_label {
 	__u8 name[SERVICE_NAME_BYTES]; /* ends in zeros; none: no such service */
 	__u8 mode;                     /* enum service_mode, configured */
 	__u8 pad[7];
+};
+
+/* ---- sources ------------------------------------------------------------ */
+
+enum source_limits {
+	LISTED_MAX = 1000000, /* prefixes of each list and family */
+	LISTED_NESTED = 8,    /* expired prefixes around a source that are looked behind */
+	PLACES_MAX = 65536,
+	BYPASSES_MAX = 256,
+};
+
+/* Who has put a prefix on a list. */
+enum listed_origin {
+	LISTED_FILE = 1, /* the configuration: gone when it no longer says so */
+	LISTED_HAND = 2, /* a command: stays until it is removed or expires */
+};
+
+/* Value of a prefix in deny or allow. */
+struct listed {
+	__u64 until_ns; /* coarse monotonic; 0: for good */
+	__u8  length;   /* of the prefix */
+	__u8  origin;   /* enum listed_origin */
+	__u8  pad[6];
+};
+
+/* Where packets of a source may come in. */
+struct place {
+	__u32 port;        /* interface index of an outside port; 0: inside only */
+	__u32 bypass;      /* whose rate its SYNs have */
+	__u32 interval_ns; /* between two SYNs that pass; 0: none does */
+};
+
+/* What there is to look up of every source: bits of source_checks. */
+enum source_check { SOURCES_DENIED = 1, SOURCES_PLACED = 2 };
+
+/* The tries to get an answer that a network has made. */
+struct answer_budget {
+	__u32 window; /* a number of windows of 2^30 ns */
+	__u32 tries;  /* in it */
+	__u32 before; /* in the one before */
+	__u32 pad;
 };
 
 /* ---- the verified filter ---------------------------------------------- */
@@ -678,6 +722,15 @@ enum verdict {
 	VERDICT_DROP_SYN_RATE,         /* SYN of a whitelisted source that sends too many */
 	VERDICT_DROP_WHITELIST_FULL,   /* met a challenge, but there is no room */
 
+	/* edge: floods of other packets, and limits */
+	VERDICT_DROP_DENIED,           /* its source is on the deny list */
+	VERDICT_DROP_SPOOFED_INSIDE,   /* its source cannot be behind this port */
+	VERDICT_DROP_OTHER_PORT,       /* of a protected address, but of no service */
+	VERDICT_DROP_LOW_TTL,          /* might expire behind the edge */
+	VERDICT_DROP_FLOW_BUDGET,      /* its flow has sent too many packets */
+	VERDICT_DROP_ANSWER_LIMIT,     /* SYN, its network has had too many answers */
+	VERDICT_PASS_BYPASS,           /* SYN of a source that is let through unproven */
+
 	VERDICT_COUNT,
 	VERDICT_STRIDE = 128,          /* counters: service * stride + verdict */
 };
@@ -693,11 +746,14 @@ enum transmit_failure {
 
 _Static_assert(sizeof(struct key_slot) == 32, "key_slot");
 _Static_assert(sizeof(struct agent_clock) == 32, "agent_clock");
-_Static_assert(sizeof(struct service) == 32, "service");
+_Static_assert(sizeof(struct service) == 40, "service");
 _Static_assert(sizeof(struct whitelist_key) == 20, "whitelist_key");
 _Static_assert(sizeof(struct whitelisted) == 24, "whitelisted");
 _Static_assert(sizeof(struct detector) == 272, "detector");
 _Static_assert(sizeof(struct service_label) == 72, "service_label");
+_Static_assert(sizeof(struct listed) == 16, "listed");
+_Static_assert(sizeof(struct place) == 12, "place");
+_Static_assert(sizeof(struct answer_budget) == 16, "answer_budget");
 _Static_assert(sizeof(struct prefix6) == 20, "prefix6");
 _Static_assert(sizeof(struct port_range) == 8, "port_range");
 _Static_assert(sizeof(struct filter_line) == 64, "filter_line: one cache line");

@@ -68,7 +68,7 @@ struct packet {
 	u16 transport;  /* offset of the TCP header */
 	u8 tcp_length;  /* header with options */
 	u8 flags;       /* enum tcp_flag */
-	bool addressed; /* the flow has addresses: it is IP */
+	bool addressed; /* the flow has addresses: it is IP, with a whole header */
 };
 
 /* The verifier forgets what it knew of an offset once it was stored, and
@@ -187,8 +187,10 @@ INLINE enum parsed packet_ip4(const void *data, const void *end, u32 unstated, s
 {
 	const struct ip4_header *ip = packet_at_network(data, p);
 
-	if ((const void *)(ip + 1) > end)
+	if ((const void *)(ip + 1) > end) {
+		p->addressed = false;
 		return PARSED_OTHER; /* no destination to protect, no stack takes it */
+	}
 	u32 header = (ip->version_length & 0x0f) * 4U;
 	u32 total = ip->total_length_be ? BE16(ip->total_length_be) : unstated;
 
@@ -253,8 +255,10 @@ INLINE enum parsed packet_ip6(const void *data, const void *end, u32 unstated, s
 {
 	const struct ip6_header *ip = packet_at_network(data, p);
 
-	if ((const void *)(ip + 1) > end)
+	if ((const void *)(ip + 1) > end) {
+		p->addressed = false;
 		return PARSED_OTHER;
+	}
 	p->flow.v6 = true;
 	for (int i = 0; i < 4; i++) {
 		p->flow.source[i] = BE32(ip->source_be[i]);

@@ -274,7 +274,7 @@ func rekey(path string, hash cookie.Hash) error {
 }
 
 func defendSwap(_ context.Context, c *contender) error {
-	b, err := newTestBench(cookie.SipHash)
+	b, err := newTestBench(cookie.SipHash, nil)
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,14 @@ type oursAgentClock struct {
 	TablesVersion uint64
 }
 
+type oursAnswerBudget struct {
+	_      structs.HostLayout
+	Window uint32
+	Tries  uint32
+	Before uint32
+	Pad    uint32
+}
+
 type oursControlPeer struct {
 	_             structs.HostLayout
 	Phase         uint32
@@ -120,6 +128,14 @@ type oursKeySlot struct {
 	Pad         [6]uint8
 }
 
+type oursListed struct {
+	_       structs.HostLayout
+	UntilNs uint64
+	Length  uint8
+	Origin  uint8
+	Pad     [6]uint8
+}
+
 type oursListening struct {
 	_       structs.HostLayout
 	Agent   uint32
@@ -127,6 +143,13 @@ type oursListening struct {
 	Port    uint16
 	V6      uint8
 	Pad     uint8
+}
+
+type oursPlace struct {
+	_          structs.HostLayout
+	Port       uint32
+	Bypass     uint32
+	IntervalNs uint32
 }
 
 type oursPortRange struct {
@@ -162,24 +185,27 @@ type oursRelayBuckets struct {
 }
 
 type oursService struct {
-	_               structs.HostLayout
-	Mode            uint8
-	KeysEnd         uint8
-	Options         uint8
-	Domain          uint8
-	Mss4            uint16
-	Mss6            uint16
-	Window          uint16
-	Setup           uint8
-	Silent          uint8
-	Admission       uint8
-	Strategy        uint8
-	AuthPrefix4     uint8
-	AuthPrefix6     uint8
-	ProbeIntervalNs uint32
-	AuthSeconds     uint32
-	AuthIntervalNs  uint32
-	AuthUnfinished  uint32
+	_                structs.HostLayout
+	Mode             uint8
+	KeysEnd          uint8
+	Options          uint8
+	Domain           uint8
+	Mss4             uint16
+	Mss6             uint16
+	Window           uint16
+	Setup            uint8
+	Silent           uint8
+	Admission        uint8
+	Strategy         uint8
+	AuthPrefix4      uint8
+	AuthPrefix6      uint8
+	ProbeIntervalNs  uint32
+	AuthSeconds      uint32
+	AuthIntervalNs   uint32
+	AuthUnfinished   uint32
+	PacketIntervalNs uint32
+	MinTtl           uint8
+	Pad              [3]uint8
 }
 
 type oursServiceLabel struct {
@@ -240,52 +266,71 @@ type oursWhitelisted struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	oursMapAgents           = "agents"
-	oursMapBridgePorts      = "bridge_ports"
-	oursMapClock            = "clock"
-	oursMapCounters         = "counters"
-	oursMapCovered4         = "covered4"
-	oursMapCovered6         = "covered6"
-	oursMapDetectors        = "detectors"
-	oursMapEpochSeen        = "epoch_seen"
-	oursMapFilter           = "filter"
-	oursMapFilterLines      = "filter_lines"
-	oursMapFlows            = "flows"
-	oursMapKeys             = "keys"
-	oursMapLabels           = "labels"
-	oursMapListeners        = "listeners"
-	oursMapPortRanges       = "port_ranges"
-	oursMapPrefixes4        = "prefixes4"
-	oursMapPrefixes6        = "prefixes6"
-	oursMapRelays           = "relays"
-	oursMapRelaysSpent      = "relays_spent"
-	oursMapRoutePorts       = "route_ports"
-	oursMapServiceMemos     = "service_memos"
-	oursMapServices         = "services"
-	oursMapTallies          = "tallies"
-	oursMapWhitelist        = "whitelist"
-	oursProgFloor54         = "floor_54"
-	oursProgFloor74         = "floor_74"
-	oursProgFloor94         = "floor_94"
-	oursProgInside54        = "inside_54"
-	oursProgInside74        = "inside_74"
-	oursProgOutside54       = "outside_54"
-	oursProgOutside74       = "outside_74"
-	oursProgOutside94       = "outside_94"
-	oursProgSwap            = "swap"
-	oursVarAnswerByRedirect = "answer_by_redirect"
-	oursVarCpuCount         = "cpu_count"
-	oursVarFilterSize       = "filter_size"
-	oursVarForwardMode      = "forward_mode"
-	oursVarGenerated        = "generated"
-	oursVarKeySlotMask      = "key_slot_mask"
-	oursVarLinkLength       = "link_length"
-	oursVarMultiBuffer      = "multi_buffer"
-	oursVarOwnTags          = "own_tags"
-	oursVarPattern          = "pattern"
-	oursVarProxies          = "proxies"
-	oursVarServiceCount     = "service_count"
-	oursVarStrategies       = "strategies"
+	oursMapAgents             = "agents"
+	oursMapAllow4             = "allow4"
+	oursMapAllow6             = "allow6"
+	oursMapAnswerBudgets      = "answer_budgets"
+	oursMapBridgePorts        = "bridge_ports"
+	oursMapBudgetKey          = "budget_key"
+	oursMapBypassesSpent      = "bypasses_spent"
+	oursMapClock              = "clock"
+	oursMapCounters           = "counters"
+	oursMapCovered4           = "covered4"
+	oursMapCovered6           = "covered6"
+	oursMapDeny4              = "deny4"
+	oursMapDeny6              = "deny6"
+	oursMapDetectors          = "detectors"
+	oursMapEpochSeen          = "epoch_seen"
+	oursMapFilter             = "filter"
+	oursMapFilterLines        = "filter_lines"
+	oursMapFlowBudgets        = "flow_budgets"
+	oursMapFlows              = "flows"
+	oursMapKeys               = "keys"
+	oursMapLabels             = "labels"
+	oursMapListeners          = "listeners"
+	oursMapPlaces4            = "places4"
+	oursMapPlaces6            = "places6"
+	oursMapPortRanges         = "port_ranges"
+	oursMapPrefixes4          = "prefixes4"
+	oursMapPrefixes6          = "prefixes6"
+	oursMapRelays             = "relays"
+	oursMapRelaysSpent        = "relays_spent"
+	oursMapRoutePorts         = "route_ports"
+	oursMapServiceMemos       = "service_memos"
+	oursMapServices           = "services"
+	oursMapTallies            = "tallies"
+	oursMapWhitelist          = "whitelist"
+	oursProgFloor54           = "floor_54"
+	oursProgFloor74           = "floor_74"
+	oursProgFloor94           = "floor_94"
+	oursProgInside54          = "inside_54"
+	oursProgInside74          = "inside_74"
+	oursProgOutside54         = "outside_54"
+	oursProgOutside74         = "outside_74"
+	oursProgOutside94         = "outside_94"
+	oursProgSwap              = "swap"
+	oursVarAnswerBudgetMask   = "answer_budget_mask"
+	oursVarAnswerByRedirect   = "answer_by_redirect"
+	oursVarAnswerNetworkMask4 = "answer_network_mask4"
+	oursVarAnswerNetworkMask6 = "answer_network_mask6"
+	oursVarAnswersPerWindow   = "answers_per_window"
+	oursVarCpuCount           = "cpu_count"
+	oursVarFilterSize         = "filter_size"
+	oursVarFlowBudgetMask     = "flow_budget_mask"
+	oursVarForwardMode        = "forward_mode"
+	oursVarGenerated          = "generated"
+	oursVarKeySlotMask        = "key_slot_mask"
+	oursVarLinkLength         = "link_length"
+	oursVarMultiBuffer        = "multi_buffer"
+	oursVarOtherTcpDrops      = "other_tcp_drops"
+	oursVarOwnTags            = "own_tags"
+	oursVarPacketsLimited     = "packets_limited"
+	oursVarPattern            = "pattern"
+	oursVarProxies            = "proxies"
+	oursVarServiceCount       = "service_count"
+	oursVarSourceChecks       = "source_checks"
+	oursVarStrategies         = "strategies"
+	oursVarTtlMatters         = "ttl_matters"
 )
 
 // loadOurs returns the embedded CollectionSpec for ours.
@@ -345,49 +390,68 @@ type oursProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type oursMapSpecs struct {
-	Agents       *ebpf.MapSpec `ebpf:"agents"`
-	BridgePorts  *ebpf.MapSpec `ebpf:"bridge_ports"`
-	Clock        *ebpf.MapSpec `ebpf:"clock"`
-	Counters     *ebpf.MapSpec `ebpf:"counters"`
-	Covered4     *ebpf.MapSpec `ebpf:"covered4"`
-	Covered6     *ebpf.MapSpec `ebpf:"covered6"`
-	Detectors    *ebpf.MapSpec `ebpf:"detectors"`
-	EpochSeen    *ebpf.MapSpec `ebpf:"epoch_seen"`
-	Filter       *ebpf.MapSpec `ebpf:"filter"`
-	FilterLines  *ebpf.MapSpec `ebpf:"filter_lines"`
-	Flows        *ebpf.MapSpec `ebpf:"flows"`
-	Keys         *ebpf.MapSpec `ebpf:"keys"`
-	Labels       *ebpf.MapSpec `ebpf:"labels"`
-	Listeners    *ebpf.MapSpec `ebpf:"listeners"`
-	PortRanges   *ebpf.MapSpec `ebpf:"port_ranges"`
-	Prefixes4    *ebpf.MapSpec `ebpf:"prefixes4"`
-	Prefixes6    *ebpf.MapSpec `ebpf:"prefixes6"`
-	Relays       *ebpf.MapSpec `ebpf:"relays"`
-	RelaysSpent  *ebpf.MapSpec `ebpf:"relays_spent"`
-	RoutePorts   *ebpf.MapSpec `ebpf:"route_ports"`
-	ServiceMemos *ebpf.MapSpec `ebpf:"service_memos"`
-	Services     *ebpf.MapSpec `ebpf:"services"`
-	Tallies      *ebpf.MapSpec `ebpf:"tallies"`
-	Whitelist    *ebpf.MapSpec `ebpf:"whitelist"`
+	Agents        *ebpf.MapSpec `ebpf:"agents"`
+	Allow4        *ebpf.MapSpec `ebpf:"allow4"`
+	Allow6        *ebpf.MapSpec `ebpf:"allow6"`
+	AnswerBudgets *ebpf.MapSpec `ebpf:"answer_budgets"`
+	BridgePorts   *ebpf.MapSpec `ebpf:"bridge_ports"`
+	BudgetKey     *ebpf.MapSpec `ebpf:"budget_key"`
+	BypassesSpent *ebpf.MapSpec `ebpf:"bypasses_spent"`
+	Clock         *ebpf.MapSpec `ebpf:"clock"`
+	Counters      *ebpf.MapSpec `ebpf:"counters"`
+	Covered4      *ebpf.MapSpec `ebpf:"covered4"`
+	Covered6      *ebpf.MapSpec `ebpf:"covered6"`
+	Deny4         *ebpf.MapSpec `ebpf:"deny4"`
+	Deny6         *ebpf.MapSpec `ebpf:"deny6"`
+	Detectors     *ebpf.MapSpec `ebpf:"detectors"`
+	EpochSeen     *ebpf.MapSpec `ebpf:"epoch_seen"`
+	Filter        *ebpf.MapSpec `ebpf:"filter"`
+	FilterLines   *ebpf.MapSpec `ebpf:"filter_lines"`
+	FlowBudgets   *ebpf.MapSpec `ebpf:"flow_budgets"`
+	Flows         *ebpf.MapSpec `ebpf:"flows"`
+	Keys          *ebpf.MapSpec `ebpf:"keys"`
+	Labels        *ebpf.MapSpec `ebpf:"labels"`
+	Listeners     *ebpf.MapSpec `ebpf:"listeners"`
+	Places4       *ebpf.MapSpec `ebpf:"places4"`
+	Places6       *ebpf.MapSpec `ebpf:"places6"`
+	PortRanges    *ebpf.MapSpec `ebpf:"port_ranges"`
+	Prefixes4     *ebpf.MapSpec `ebpf:"prefixes4"`
+	Prefixes6     *ebpf.MapSpec `ebpf:"prefixes6"`
+	Relays        *ebpf.MapSpec `ebpf:"relays"`
+	RelaysSpent   *ebpf.MapSpec `ebpf:"relays_spent"`
+	RoutePorts    *ebpf.MapSpec `ebpf:"route_ports"`
+	ServiceMemos  *ebpf.MapSpec `ebpf:"service_memos"`
+	Services      *ebpf.MapSpec `ebpf:"services"`
+	Tallies       *ebpf.MapSpec `ebpf:"tallies"`
+	Whitelist     *ebpf.MapSpec `ebpf:"whitelist"`
 }
 
 // oursVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type oursVariableSpecs struct {
-	AnswerByRedirect *ebpf.VariableSpec `ebpf:"answer_by_redirect"`
-	CpuCount         *ebpf.VariableSpec `ebpf:"cpu_count"`
-	FilterSize       *ebpf.VariableSpec `ebpf:"filter_size"`
-	ForwardMode      *ebpf.VariableSpec `ebpf:"forward_mode"`
-	Generated        *ebpf.VariableSpec `ebpf:"generated"`
-	KeySlotMask      *ebpf.VariableSpec `ebpf:"key_slot_mask"`
-	LinkLength       *ebpf.VariableSpec `ebpf:"link_length"`
-	MultiBuffer      *ebpf.VariableSpec `ebpf:"multi_buffer"`
-	OwnTags          *ebpf.VariableSpec `ebpf:"own_tags"`
-	Pattern          *ebpf.VariableSpec `ebpf:"pattern"`
-	Proxies          *ebpf.VariableSpec `ebpf:"proxies"`
-	ServiceCount     *ebpf.VariableSpec `ebpf:"service_count"`
-	Strategies       *ebpf.VariableSpec `ebpf:"strategies"`
+	AnswerBudgetMask   *ebpf.VariableSpec `ebpf:"answer_budget_mask"`
+	AnswerByRedirect   *ebpf.VariableSpec `ebpf:"answer_by_redirect"`
+	AnswerNetworkMask4 *ebpf.VariableSpec `ebpf:"answer_network_mask4"`
+	AnswerNetworkMask6 *ebpf.VariableSpec `ebpf:"answer_network_mask6"`
+	AnswersPerWindow   *ebpf.VariableSpec `ebpf:"answers_per_window"`
+	CpuCount           *ebpf.VariableSpec `ebpf:"cpu_count"`
+	FilterSize         *ebpf.VariableSpec `ebpf:"filter_size"`
+	FlowBudgetMask     *ebpf.VariableSpec `ebpf:"flow_budget_mask"`
+	ForwardMode        *ebpf.VariableSpec `ebpf:"forward_mode"`
+	Generated          *ebpf.VariableSpec `ebpf:"generated"`
+	KeySlotMask        *ebpf.VariableSpec `ebpf:"key_slot_mask"`
+	LinkLength         *ebpf.VariableSpec `ebpf:"link_length"`
+	MultiBuffer        *ebpf.VariableSpec `ebpf:"multi_buffer"`
+	OtherTcpDrops      *ebpf.VariableSpec `ebpf:"other_tcp_drops"`
+	OwnTags            *ebpf.VariableSpec `ebpf:"own_tags"`
+	PacketsLimited     *ebpf.VariableSpec `ebpf:"packets_limited"`
+	Pattern            *ebpf.VariableSpec `ebpf:"pattern"`
+	Proxies            *ebpf.VariableSpec `ebpf:"proxies"`
+	ServiceCount       *ebpf.VariableSpec `ebpf:"service_count"`
+	SourceChecks       *ebpf.VariableSpec `ebpf:"source_checks"`
+	Strategies         *ebpf.VariableSpec `ebpf:"strategies"`
+	TtlMatters         *ebpf.VariableSpec `ebpf:"ttl_matters"`
 }
 
 // oursObjects contains all objects after they have been loaded into the kernel.
@@ -410,48 +474,68 @@ func (o *oursObjects) Close() error {
 //
 // It can be passed to loadOursObjects or ebpf.CollectionSpec.LoadAndAssign.
 type oursMaps struct {
-	Agents       *ebpf.Map `ebpf:"agents"`
-	BridgePorts  *ebpf.Map `ebpf:"bridge_ports"`
-	Clock        *ebpf.Map `ebpf:"clock"`
-	Counters     *ebpf.Map `ebpf:"counters"`
-	Covered4     *ebpf.Map `ebpf:"covered4"`
-	Covered6     *ebpf.Map `ebpf:"covered6"`
-	Detectors    *ebpf.Map `ebpf:"detectors"`
-	EpochSeen    *ebpf.Map `ebpf:"epoch_seen"`
-	Filter       *ebpf.Map `ebpf:"filter"`
-	FilterLines  *ebpf.Map `ebpf:"filter_lines"`
-	Flows        *ebpf.Map `ebpf:"flows"`
-	Keys         *ebpf.Map `ebpf:"keys"`
-	Labels       *ebpf.Map `ebpf:"labels"`
-	Listeners    *ebpf.Map `ebpf:"listeners"`
-	PortRanges   *ebpf.Map `ebpf:"port_ranges"`
-	Prefixes4    *ebpf.Map `ebpf:"prefixes4"`
-	Prefixes6    *ebpf.Map `ebpf:"prefixes6"`
-	Relays       *ebpf.Map `ebpf:"relays"`
-	RelaysSpent  *ebpf.Map `ebpf:"relays_spent"`
-	RoutePorts   *ebpf.Map `ebpf:"route_ports"`
-	ServiceMemos *ebpf.Map `ebpf:"service_memos"`
-	Services     *ebpf.Map `ebpf:"services"`
-	Tallies      *ebpf.Map `ebpf:"tallies"`
-	Whitelist    *ebpf.Map `ebpf:"whitelist"`
+	Agents        *ebpf.Map `ebpf:"agents"`
+	Allow4        *ebpf.Map `ebpf:"allow4"`
+	Allow6        *ebpf.Map `ebpf:"allow6"`
+	AnswerBudgets *ebpf.Map `ebpf:"answer_budgets"`
+	BridgePorts   *ebpf.Map `ebpf:"bridge_ports"`
+	BudgetKey     *ebpf.Map `ebpf:"budget_key"`
+	BypassesSpent *ebpf.Map `ebpf:"bypasses_spent"`
+	Clock         *ebpf.Map `ebpf:"clock"`
+	Counters      *ebpf.Map `ebpf:"counters"`
+	Covered4      *ebpf.Map `ebpf:"covered4"`
+	Covered6      *ebpf.Map `ebpf:"covered6"`
+	Deny4         *ebpf.Map `ebpf:"deny4"`
+	Deny6         *ebpf.Map `ebpf:"deny6"`
+	Detectors     *ebpf.Map `ebpf:"detectors"`
+	EpochSeen     *ebpf.Map `ebpf:"epoch_seen"`
+	Filter        *ebpf.Map `ebpf:"filter"`
+	FilterLines   *ebpf.Map `ebpf:"filter_lines"`
+	FlowBudgets   *ebpf.Map `ebpf:"flow_budgets"`
+	Flows         *ebpf.Map `ebpf:"flows"`
+	Keys          *ebpf.Map `ebpf:"keys"`
+	Labels        *ebpf.Map `ebpf:"labels"`
+	Listeners     *ebpf.Map `ebpf:"listeners"`
+	Places4       *ebpf.Map `ebpf:"places4"`
+	Places6       *ebpf.Map `ebpf:"places6"`
+	PortRanges    *ebpf.Map `ebpf:"port_ranges"`
+	Prefixes4     *ebpf.Map `ebpf:"prefixes4"`
+	Prefixes6     *ebpf.Map `ebpf:"prefixes6"`
+	Relays        *ebpf.Map `ebpf:"relays"`
+	RelaysSpent   *ebpf.Map `ebpf:"relays_spent"`
+	RoutePorts    *ebpf.Map `ebpf:"route_ports"`
+	ServiceMemos  *ebpf.Map `ebpf:"service_memos"`
+	Services      *ebpf.Map `ebpf:"services"`
+	Tallies       *ebpf.Map `ebpf:"tallies"`
+	Whitelist     *ebpf.Map `ebpf:"whitelist"`
 }
 
 func (m *oursMaps) Close() error {
 	return _OursClose(
 		m.Agents,
+		m.Allow4,
+		m.Allow6,
+		m.AnswerBudgets,
 		m.BridgePorts,
+		m.BudgetKey,
+		m.BypassesSpent,
 		m.Clock,
 		m.Counters,
 		m.Covered4,
 		m.Covered6,
+		m.Deny4,
+		m.Deny6,
 		m.Detectors,
 		m.EpochSeen,
 		m.Filter,
 		m.FilterLines,
+		m.FlowBudgets,
 		m.Flows,
 		m.Keys,
 		m.Labels,
 		m.Listeners,
+		m.Places4,
+		m.Places6,
 		m.PortRanges,
 		m.Prefixes4,
 		m.Prefixes6,
@@ -469,19 +553,28 @@ func (m *oursMaps) Close() error {
 //
 // It can be passed to loadOursObjects or ebpf.CollectionSpec.LoadAndAssign.
 type oursVariables struct {
-	AnswerByRedirect *ebpf.Variable `ebpf:"answer_by_redirect"`
-	CpuCount         *ebpf.Variable `ebpf:"cpu_count"`
-	FilterSize       *ebpf.Variable `ebpf:"filter_size"`
-	ForwardMode      *ebpf.Variable `ebpf:"forward_mode"`
-	Generated        *ebpf.Variable `ebpf:"generated"`
-	KeySlotMask      *ebpf.Variable `ebpf:"key_slot_mask"`
-	LinkLength       *ebpf.Variable `ebpf:"link_length"`
-	MultiBuffer      *ebpf.Variable `ebpf:"multi_buffer"`
-	OwnTags          *ebpf.Variable `ebpf:"own_tags"`
-	Pattern          *ebpf.Variable `ebpf:"pattern"`
-	Proxies          *ebpf.Variable `ebpf:"proxies"`
-	ServiceCount     *ebpf.Variable `ebpf:"service_count"`
-	Strategies       *ebpf.Variable `ebpf:"strategies"`
+	AnswerBudgetMask   *ebpf.Variable `ebpf:"answer_budget_mask"`
+	AnswerByRedirect   *ebpf.Variable `ebpf:"answer_by_redirect"`
+	AnswerNetworkMask4 *ebpf.Variable `ebpf:"answer_network_mask4"`
+	AnswerNetworkMask6 *ebpf.Variable `ebpf:"answer_network_mask6"`
+	AnswersPerWindow   *ebpf.Variable `ebpf:"answers_per_window"`
+	CpuCount           *ebpf.Variable `ebpf:"cpu_count"`
+	FilterSize         *ebpf.Variable `ebpf:"filter_size"`
+	FlowBudgetMask     *ebpf.Variable `ebpf:"flow_budget_mask"`
+	ForwardMode        *ebpf.Variable `ebpf:"forward_mode"`
+	Generated          *ebpf.Variable `ebpf:"generated"`
+	KeySlotMask        *ebpf.Variable `ebpf:"key_slot_mask"`
+	LinkLength         *ebpf.Variable `ebpf:"link_length"`
+	MultiBuffer        *ebpf.Variable `ebpf:"multi_buffer"`
+	OtherTcpDrops      *ebpf.Variable `ebpf:"other_tcp_drops"`
+	OwnTags            *ebpf.Variable `ebpf:"own_tags"`
+	PacketsLimited     *ebpf.Variable `ebpf:"packets_limited"`
+	Pattern            *ebpf.Variable `ebpf:"pattern"`
+	Proxies            *ebpf.Variable `ebpf:"proxies"`
+	ServiceCount       *ebpf.Variable `ebpf:"service_count"`
+	SourceChecks       *ebpf.Variable `ebpf:"source_checks"`
+	Strategies         *ebpf.Variable `ebpf:"strategies"`
+	TtlMatters         *ebpf.Variable `ebpf:"ttl_matters"`
 }
 
 // oursPrograms contains all programs after they have been loaded into the kernel.

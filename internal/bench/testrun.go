@@ -43,6 +43,10 @@ type testCase struct {
 	frame  []byte
 	expect uint32
 	ns     []float64
+
+	edge    *dataplane.Edge
+	verdict string // that must be counted; empty: the action says enough
+	warm    int    // runs before that, to get there
 }
 
 // testBench is an edge with one kind of hash, and the programs beside it.
@@ -51,6 +55,8 @@ type testBench struct {
 	slot         cookie.Slot
 	edge         *dataplane.Edge
 	ours, kernel *ebpf.Collection
+	alone        bool     // without the variants of other makers
+	proven       [][]byte // packets from inside, whose flows shall be known
 }
 
 // TestRun measures programs with BPF_PROG_TEST_RUN, all cases in every round.
@@ -61,14 +67,15 @@ func TestRun(progress func(string)) ([]Row, error) {
 	defer runtime.UnlockOSThread()
 	var benches []*testBench
 	var cases []*testCase
-	for _, hash := range []cookie.Hash{cookie.SipHash, cookie.HalfSipHash} {
-		b, err := newTestBench(hash)
+	for _, kind := range append(hashBenches(), floodBenches()...) {
+		b, err := newTestBench(kind.hash, kind.change)
 		if err != nil {
 			return nil, err
 		}
 		defer b.close()
+		b.alone = kind.change != nil
 		benches = append(benches, b)
-		cases = append(cases, b.cases()...)
+		cases = append(cases, kind.cases(b)...)
 	}
 	for round := range testRounds {
 		progress(fmt.Sprintf("test runs: round %d of %d", round+1, testRounds))
@@ -94,7 +101,21 @@ func TestRun(progress func(string)) ([]Row, error) {
 	return rows, nil
 }
 
-func newTestBench(hash cookie.Hash) (*testBench, error) {
+// benchKind is an edge, and what is measured with it.
+type benchKind struct {
+	hash   cookie.Hash
+	change func(*dataplane.EdgeConfig) // nil: the usual edge
+	cases  func(*testBench) []*testCase
+}
+
+func hashBenches() []benchKind {
+	return []benchKind{
+		{hash: cookie.SipHash, cases: func(b *testBench) []*testCase { return append(b.cases(), b.floods()...) }},
+		{hash: cookie.HalfSipHash, cases: (*testBench).cases},
+	}
+}
+
+func newTestBench(hash cookie.Hash, change func(*dataplane.EdgeConfig)) (*testBench, error) {
 	b := &testBench{hash: hash, slot: cookie.Slot{Epoch: benchEpoch, Hash: hash, WindowScale: 7}}
 	copy(b.slot.Key[:hash.KeyLength()], "a key for benchmarks")
 	services := []policy.Service{{
@@ -102,17 +123,20 @@ func newTestBench(hash cookie.Hash) (*testBench, error) {
 		Prefixes: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("2001:db8:1::/48")},
 		Ports:    []policy.PortRange{{Low: 80, High: 80}}, MSS4: 1460, MSS6: 1440, Window: 65535,
 	}}
-	table, err := policy.Compile(services)
-	if err != nil {
-		return nil, err
-	}
 	loopback := []dataplane.Interface{{Name: "lo", Index: 1}}
-	b.edge, err = dataplane.LoadEdge(nil, dataplane.EdgeConfig{
-		Services: services, Table: table, Domains: []string{"default"}, Epochs: 8,
+	c := dataplane.EdgeConfig{
+		Services: services, Domains: []string{"default"}, Epochs: 8,
 		Outside: loopback, Inside: loopback, Forward: dataplane.Bridge,
 		Flows: 1_000_000, Generation: time.Minute,
-	})
-	if err != nil {
+	}
+	if change != nil {
+		change(&c)
+	}
+	var err error
+	if c.Table, err = policy.Compile(services); err != nil {
+		return nil, err
+	}
+	if b.edge, err = dataplane.LoadEdge(nil, c); err != nil {
 		return nil, err
 	}
 	if err := b.fill(); err != nil {
@@ -141,15 +165,32 @@ func (b *testBench) fill() error {
 // load puts the programs in the kernel, in the place of those of an earlier round.
 func (b *testBench) load() error {
 	b.unload()
-	for _, load := range []struct {
+	type variant struct {
 		spec func() (*ebpf.CollectionSpec, error)
 		into **ebpf.Collection
-	}{{loadOurs, &b.ours}, {loadKernel, &b.kernel}} {
+	}
+	all := []variant{{loadOurs, &b.ours}}
+	if !b.alone {
+		all = append(all, variant{loadKernel, &b.kernel})
+	}
+	for _, load := range all {
 		spec, err := load.spec()
 		if err != nil {
 			return fmt.Errorf("read embedded object: %w", err)
 		}
 		if *load.into, err = b.edge.LoadBeside(spec); err != nil {
+			return err
+		}
+	}
+	return b.prove()
+}
+
+// prove puts flows into the filter, where a minute does not pass for this.
+func (b *testBench) prove() error {
+	for _, frame := range b.proven {
+		prog := fmt.Sprintf("inside_%d", len(frame))
+		c := testCase{row: Row{Name: "prove"}, from: &b.ours, prog: prog, frame: frame, expect: xdpRedirect}
+		if err := c.prepare(b.ours.Programs[prog]); err != nil {
 			return err
 		}
 	}
@@ -214,6 +255,19 @@ func (c *testCase) measure() error {
 	if prog == nil {
 		return fmt.Errorf("%s: no program for frames of %d bytes", c.row.Name, len(c.frame))
 	}
+	if err := c.prepare(prog); err != nil {
+		return err
+	}
+	before := threadTime()
+	if _, err := prog.Run(&ebpf.RunOptions{Data: c.frame, Repeat: testRepeats}); err != nil {
+		return fmt.Errorf("%s: %w", c.row.Name, err)
+	}
+	c.ns = append(c.ns, float64(threadTime()-before)/testRepeats)
+	return nil
+}
+
+// prepare writes the frame that is rebuilt, and runs the case once.
+func (c *testCase) prepare(prog *ebpf.Program) error {
 	var pattern [12]uint64
 	padded := append(slices.Clone(c.frame), make([]byte, 8*len(pattern)-len(c.frame))...)
 	for i := range pattern {
@@ -222,6 +276,20 @@ func (c *testCase) measure() error {
 	if err := (*c.from).Variables["pattern"].Set(pattern); err != nil {
 		return fmt.Errorf("write pattern: %w", err)
 	}
+	return c.check(prog)
+}
+
+// check runs the case once.
+func (c *testCase) check(prog *ebpf.Program) error {
+	if c.warm > 0 {
+		if _, err := prog.Run(&ebpf.RunOptions{Data: c.frame, Repeat: uint32(c.warm)}); err != nil {
+			return fmt.Errorf("%s: %w", c.row.Name, err)
+		}
+	}
+	before, err := c.counted()
+	if err != nil {
+		return err
+	}
 	action, err := prog.Run(&ebpf.RunOptions{Data: c.frame})
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.row.Name, err)
@@ -229,12 +297,30 @@ func (c *testCase) measure() error {
 	if action != c.expect {
 		return fmt.Errorf("%s, %s, IPv%d: XDP action %d, expected %d", c.row.Name, c.row.Hash, c.row.Family, action, c.expect)
 	}
-	before := threadTime()
-	if _, err := prog.Run(&ebpf.RunOptions{Data: c.frame, Repeat: testRepeats}); err != nil {
-		return fmt.Errorf("%s: %w", c.row.Name, err)
+	after, err := c.counted()
+	if err == nil && c.verdict != "" && after != before+1 {
+		err = fmt.Errorf("%s, IPv%d: it is not %s that is counted", c.row.Name, c.row.Family, c.verdict)
 	}
-	c.ns = append(c.ns, float64(threadTime()-before)/testRepeats)
-	return nil
+	return err
+}
+
+// counted is the count of the verdict, of the service and of none.
+func (c *testCase) counted() (sum uint64, err error) {
+	if c.verdict == "" {
+		return 0, nil
+	}
+	number, ok := dataplane.VerdictNumber(c.verdict)
+	if !ok {
+		return 0, fmt.Errorf("%s: no verdict %s", c.row.Name, c.verdict)
+	}
+	for service := range 2 {
+		counts, err := c.edge.ServiceVerdicts(service)
+		if err != nil {
+			return 0, err
+		}
+		sum += counts[number]
+	}
+	return sum, nil
 }
 
 // threadTime is the CPU time of this thread in nanoseconds.

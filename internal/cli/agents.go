@@ -102,7 +102,7 @@ func newServerCommand(env *environment) *cobra.Command {
 }
 
 func newHostCommand(env *environment) *cobra.Command {
-	var pins, ports, setup string
+	var pins, ports, setup, mode, detect string
 	var kernel kernelFlags
 	var generic bool
 	var confirm time.Duration
@@ -126,6 +126,12 @@ func newHostCommand(env *environment) *cobra.Command {
 			if !ok {
 				return usageErrorf("--setup: %q is none of auto, native, translate", setup)
 			}
+			if c.Mode, ok = policy.ParseMode(mode); !ok {
+				return usageErrorf("--mode: %q is none of off, monitor, auto, always", mode)
+			}
+			if c.Detect, err = config.ParseDetect(detect); err != nil {
+				return usageErrorf("--detect: %w", err)
+			}
 			if err := kernel.apply(cmd, &c); err != nil {
 				return err
 			}
@@ -141,6 +147,8 @@ func newHostCommand(env *environment) *cobra.Command {
 	}
 	cmd.Flags().StringVar(&ports, "ports", "", "`ports` and ranges to protect, such as 22,443,8000-8099")
 	cmd.Flags().StringVar(&setup, "setup", "auto", "`how` connections are made: auto, native, translate")
+	cmd.Flags().StringVar(&mode, "mode", "always", "`when` the ports are defended: off, monitor, auto, always")
+	cmd.Flags().StringVar(&detect, "detect", "", "`limits` of --mode auto, such as syns=10000,unfinished=50,half_open=2048,calm=30s")
 	kernel.add(cmd)
 	cmd.Flags().BoolVar(&generic, "generic", false, "use XDP in the kernel's stack, where the driver has none (much slower)")
 	cmd.Flags().DurationVar(&confirm, "confirm", 0, "take everything off again unless Enter is pressed within this `time`")
@@ -153,7 +161,7 @@ func hostConfig(name, ports string) (host.Config, error) {
 	if err != nil {
 		return host.Config{}, usageErrorf("no interface %q on this host", name)
 	}
-	c := host.Config{Interface: *device}
+	c := host.Config{Interface: *device, Detect: policy.DefaultDetect}
 	for _, value := range strings.Split(ports, ",") {
 		r, err := config.ParsePorts(value)
 		if err != nil {

@@ -28,6 +28,7 @@ leaves the machine, and nothing is left behind.`
 type labOptions struct {
 	defence  defenceName
 	flood    lab.Rate
+	kind     floodKind
 	duration time.Duration
 	ipv6     bool
 	json     bool
@@ -49,7 +50,8 @@ func newLabCommand(env *environment) *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.Var(&options.defence, "defence", defenceHelp())
-	flags.Var(&options.flood, "flood", "SYNs per second, 0 or max")
+	flags.Var(&options.flood, "flood", "packets per second, 0 or max")
+	flags.Var(&options.kind, "flood-kind", lab.KindNames())
 	flags.DurationVar(&options.duration, "duration", options.duration, "how long the benign load runs")
 	flags.BoolVar(&options.ipv6, "ipv6", false, "use IPv6")
 	flags.BoolVar(&options.json, "json", false, "end with one JSON object on standard output")
@@ -72,6 +74,18 @@ func (d *defenceName) Set(name string) error {
 	}
 	*d = defenceName(name)
 	return nil
+}
+
+// floodKind is a flag value: what a flood consists of.
+type floodKind lab.Kind
+
+func (k *floodKind) String() string { return lab.Kind(*k).String() }
+func (k *floodKind) Type() string   { return "KIND" }
+
+func (k *floodKind) Set(name string) error {
+	kind, err := lab.ParseKind(name)
+	*k = floodKind(kind)
+	return err
 }
 
 // untilSignal ends with the command's context or a request to end.
@@ -110,7 +124,7 @@ func runLab(cmd *cobra.Command, env *environment, options labOptions) (err error
 // oneCase tells whether any flag asks for a case rather than the story.
 func (o labOptions) oneCase(cmd *cobra.Command) bool {
 	flags := cmd.Flags()
-	return o.json || flags.Changed("defence") || flags.Changed("flood") || flags.Changed("duration") ||
+	return o.json || flags.Changed("defence") || flags.Changed("flood") || flags.Changed("flood-kind") || flags.Changed("duration") ||
 		flags.Changed("move-after") || flags.Changed("kill-after")
 }
 
@@ -123,6 +137,7 @@ func (o labOptions) runCase(ctx context.Context, made *lab.Lab, env *environment
 	run := lab.Case{
 		Defence:  string(o.defence),
 		Flood:    o.flood,
+		Kind:     lab.Kind(o.kind),
 		Duration: o.duration,
 		IPv6:     o.ipv6,
 		Steps:    steps,
@@ -242,20 +257,16 @@ func execArgs(args []string) []string {
 }
 
 func newLabFloodCommand(env *environment) *cobra.Command {
-	rate, duration, ipv6, name := lab.Rate(200_000), 10*time.Second, false, ""
+	rate, duration, ipv6, kind := lab.Rate(200_000), 10*time.Second, false, floodKind(lab.SYN)
 	command := &cobra.Command{
 		Use:   "flood",
 		Short: "Flood the server of the standing lab",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			kind, err := lab.ParseKind(name)
-			if err != nil {
-				return &usageError{err}
-			}
-			return labFlood(cmd, env, lab.FloodOptions{Kind: kind, Rate: rate, Limit: duration, IPv6: ipv6})
+			return labFlood(cmd, env, lab.FloodOptions{Kind: lab.Kind(kind), Rate: rate, Limit: duration, IPv6: ipv6})
 		},
 	}
-	command.Flags().StringVar(&name, "kind", "syn", "syn, ack, rst, fin or synack")
+	command.Flags().Var(&kind, "kind", lab.KindNames())
 	command.Flags().Var(&rate, "rate", "packets per second, or max")
 	command.Flags().DurationVar(&duration, "duration", duration, "how long")
 	command.Flags().BoolVar(&ipv6, "ipv6", false, "use IPv6")

@@ -20,7 +20,7 @@ func TestLabRefusesWhatMakesNoSense(t *testing.T) {
 		{`unknown command "upp"`, []string{"lab", "upp"}},
 		{"lab exec: give client, attacker, edge or server, and a command", []string{"lab", "exec", "client"}},
 		{"lab exec: give client", []string{"lab", "exec"}},
-		{"there are syn, ack, rst, fin and synack", []string{"lab", "flood", "--kind", "udp"}},
+		{"there are syn, ack, rst, fin, synack", []string{"lab", "flood", "--kind", "udp"}},
 		{"lab exec: give client", []string{"lab", "exec", "client", "--"}},
 		{"--loss: want 0 to 100 percent", []string{"lab", "--loss", "101"}},
 		{"--inside-reorder: want 0 to 100 percent", []string{"lab", "up", "--inside-reorder", "-1%"}},

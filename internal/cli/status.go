@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -41,7 +42,11 @@ func newStatusCommand(env *environment) *cobra.Command {
 			if err := writeVerdicts(env, agents); err != nil {
 				return err
 			}
-			if err := writePorts(env, ports); err != nil {
+			states, err := dataplane.ReadStates(pins)
+			if err != nil && !errors.Is(err, dataplane.ErrNoAgent) { // of an older version
+				return err
+			}
+			if err := errors.Join(writeModes(env, states), writePorts(env, ports)); err != nil {
 				return err
 			}
 			peers, err := dataplane.ControlPeers(pins)

@@ -32,6 +32,7 @@ type Edge struct {
 	Services      []policy.Service
 	Table         *policy.Table
 	Control       *Control // nil: no control messages
+	Floods        policy.Floods
 
 	source *source
 }
@@ -85,6 +86,8 @@ type edgeFile struct {
 	Services      []serviceFile `yaml:"services"`
 
 	Control *edgeControlFile `yaml:"control"`
+
+	Floods floodsFile `yaml:",inline"`
 }
 
 type serverFile struct {
@@ -114,10 +117,15 @@ type serviceFile struct {
 	Silent   string   `yaml:"silent"`
 	Strategy string   `yaml:"strategy"`
 
+	Detect *detectFile `yaml:"detect"`
+
 	Admission string `yaml:"admission"`
 	Probes    *int   `yaml:"probes"`
 
 	AuthKeys `yaml:",inline"`
+
+	MinTTL         *int `yaml:"min_ttl"`
+	PacketsPerFlow *int `yaml:"packets_per_flow"`
 }
 
 // ReadEdge reads and checks an edge's file. Interfaces must exist.
@@ -136,9 +144,11 @@ func ReadEdge(name string) (*Edge, error) {
 		func() error { return c.readFilter(src, &f) },
 		func() error { return c.readWhitelist(src, &f) },
 		func() (err error) { c.Services, c.Table, err = src.services(f.Services); return err },
+		func() error { return c.readFloods(src, &f.Floods) },
 		func() error { return c.readControl(src, f.Control) },
 		func() error { return c.readProxy(src, &f) },
 		func() error { return c.checkReturn(src) },
+		func() error { return c.checkDetect(src, f.Services) },
 		func() error { return c.checkRelays(src) },
 	}
 	for _, check := range checks {
@@ -268,9 +278,9 @@ func (c *Edge) checkReturn(src *source) error {
 		return nil
 	}
 	for i, s := range c.Services {
-		if s.Mode == policy.Always && !c.Control.covered(&s) {
+		if s.Mode.Defends() && !c.Control.covered(&s) {
 			return src.fail(fmt.Sprintf("$.services[%d].mode", i),
-				"service %q: mode always needs return traffic through this edge, or agents (control) that cover its prefixes, or connections are cut after %s", s.Name, 2*c.Generation)
+				"service %q: mode %s needs return traffic through this edge, or agents (control) that cover its prefixes, or connections are cut after %s", s.Name, s.Mode, 2*c.Generation)
 		}
 	}
 	return nil
@@ -404,6 +414,9 @@ func (s *source) service(path string, f *serviceFile, out *policy.Service) (err 
 	if err := s.require(path+".name", f.Name); err != nil {
 		return s.fail(path, "a service without a name")
 	}
+	if len(f.Name) > policy.MaxName {
+		return s.fail(path+".name", "a name of %d bytes: at most %d", len(f.Name), policy.MaxName)
+	}
 	out.Name, out.Domain = f.Name, f.Domain
 	if out.Domain == "" {
 		out.Domain = "default"
@@ -430,17 +443,15 @@ func (s *source) service(path string, f *serviceFile, out *policy.Service) (err 
 	if err := s.serviceAuth(path, f, out); err != nil {
 		return err
 	}
+	if err := s.serviceFloods(path, f, out); err != nil {
+		return err
+	}
 	return s.serviceAnswer(path, f, out)
 }
 
 func (s *source) servicePolicy(path string, f *serviceFile, out *policy.Service) error {
-	switch f.Mode {
-	case "", "always":
-		out.Mode = policy.Always
-	case "off":
-		out.Mode = policy.Off
-	default:
-		return s.fail(path+".mode", "unknown mode %q: always or off", f.Mode)
+	if err := s.serviceMode(path, f, out); err != nil {
+		return err
 	}
 	if f.Setup != "" {
 		setup, ok := policy.ParseSetup(f.Setup)

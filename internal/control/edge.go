@@ -21,8 +21,8 @@ type Agent struct {
 	MSS      uint16         // the largest that the edge answers with there
 	Relays   bool           // packets go there in messages
 
-	// SomeOff says that SYNs of a service there pass unanswered, Off that those
-	// of all do, because the edge's configuration wants it so.
+	// SomeOff says that SYNs of a service there pass unanswered, Off that all
+	// services there are off. Modes change while the edge runs: see SetOff.
 	SomeOff, Off bool
 }
 
@@ -107,6 +107,15 @@ func NewEdge(c EdgeConfig, w World, plane EdgePlane) *Edge {
 
 // Serve receives until the socket is closed.
 func (e *Edge) Serve() error { return e.serve(&e.Counters, e.receive) }
+
+// SetOff says anew of an agent what its services' modes make of it.
+func (e *Edge) SetOff(agent uint32, someOff, off bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if p := e.agents[agent]; p != nil {
+		p.SomeOff, p.Off = someOff, off
+	}
+}
 
 // Tick greets every agent; it is called once a second.
 func (e *Edge) Tick() {

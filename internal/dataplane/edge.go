@@ -47,6 +47,7 @@ type EdgeConfig struct {
 	Proxied    int           // connections that the edge itself can stand between
 	Generation time.Duration // of the filter
 	Whitelist  int           // addresses that strategies may have listed
+	Floods     policy.Floods
 }
 
 // Edge is a loaded edge agent.
@@ -59,6 +60,7 @@ type Edge struct {
 
 	protectsSame bool
 	announced    []byte // the announcement at hand
+	lists        *Lists
 }
 
 // filterGroup is the state of the filter, of use only together.
@@ -91,7 +93,7 @@ func LoadEdge(pins *Pins, c EdgeConfig) (*Edge, error) {
 	if err := e.shape(spec); err != nil {
 		return nil, err
 	}
-	groups := [][]string{filterGroup, {"counters"}, {"clock"}, {"transmit_failures"}, agentGroup}
+	groups := [][]string{filterGroup, {"counters"}, {"clock"}, {"transmit_failures"}, agentGroup, listGroup}
 	if c.Forward == Local {
 		groups = append(groups, hostGroup)
 	}
@@ -105,15 +107,20 @@ func LoadEdge(pins *Pins, c EdgeConfig) (*Edge, error) {
 	if same { // its entries are of services by number
 		groups = append(groups, []string{"whitelist"})
 	}
-	adopted, err := load(pins, spec, &e.objects, groups)
+	into := struct {
+		*edgeObjects
+		Checks *ebpf.Map `ebpf:".data.sources"`
+	}{edgeObjects: &e.objects}
+	adopted, err := load(pins, spec, &into, groups)
 	if err != nil {
 		return nil, err
 	}
+	e.lists = listsOf(&e.objects, into.Checks)
 	e.adopted = adopted["filter"]
 	e.protectsSame = e.adopted && same
 	m := &e.objects.edgeMaps
-	e.tables = tables{m.Keys, m.Clock, m.Services, m.Prefixes4, m.Prefixes6, m.PortRanges, m.Counters, e.slots}
-	if err := e.prepare(); err != nil {
+	e.tables = tables{m.Keys, m.Clock, m.Services, m.Prefixes4, m.Prefixes6, m.PortRanges, m.Counters, m.Labels, e.slots}
+	if err := errors.Join(e.prepare(), e.writeModes(formerModes(pins, spec))); err != nil {
 		e.Close()
 		return nil, err
 	}
@@ -128,6 +135,7 @@ func (e *Edge) shape(spec *ebpf.CollectionSpec) error {
 	if e.proxies() {
 		spec.Maps["flows"].MaxEntries = uint32(max(e.config.Proxied, 1))
 	}
+	e.shapeBudgets(spec)
 	if slices.ContainsFunc(e.config.Services, func(s policy.Service) bool { return s.Strategy.Whitelists() }) {
 		spec.Maps["whitelist"].MaxEntries = uint32(max(e.config.Whitelist, 1))
 	}
@@ -157,7 +165,7 @@ func (e *Edge) proxies() bool {
 func (e *Edge) constants() map[string]any {
 	c := &e.config
 	lines := FilterLines(c.Flows)
-	return map[string]any{
+	all := map[string]any{
 		"key_slot_mask": e.slots - 1,
 		"filter_size":   lines,
 		"sweep_line_ns": max(uint64(c.Generation.Nanoseconds())/uint64(lines), 1),
@@ -172,6 +180,8 @@ func (e *Edge) constants() map[string]any {
 		"strategies":         slices.ContainsFunc(c.Services, func(s policy.Service) bool { return s.Strategy != policy.Split }),
 		"link_length":        linkLength(append(c.Outside[:len(c.Outside):len(c.Outside)], c.Inside...)),
 	}
+	maps.Copy(all, c.floodConstants())
+	return all
 }
 
 func setConstants(spec *ebpf.CollectionSpec, constants map[string]any) error {
@@ -249,7 +259,10 @@ func (e *Edge) prepare() error {
 	if err := e.writeServices(e.config.Services, e.config.Table, e.config.Domains); err != nil {
 		return err
 	}
-	return e.writePorts()
+	if err := e.writePorts(); err != nil {
+		return err
+	}
+	return e.prepareFloods()
 }
 
 func (e *Edge) writePorts() error {
@@ -316,7 +329,11 @@ func (e *Edge) Attach(pins *Pins) error {
 		"master": e.objects.Master, "transmit_failures": e.objects.TransmitFailures, "services": e.objects.Services,
 		"prefixes4": e.objects.Prefixes4, "prefixes6": e.objects.Prefixes6, "port_ranges": e.objects.PortRanges,
 		"agents": e.objects.Agents, "listeners": e.objects.Listeners, "flows": e.objects.Flows, "whitelist": e.objects.Whitelist,
+		"labels": e.objects.Labels, "detectors": e.objects.Detectors, "tallies": e.objects.Tallies,
 	}); err != nil {
+		return err
+	}
+	if err := e.lists.pin(pins); err != nil {
 		return err
 	}
 	if err := errors.Join(pinProtected(pins, e.config.Services), e.watchTransmit(pins)); err != nil {
@@ -415,6 +432,9 @@ func (e *Edge) LearningLeft() time.Duration {
 // Close lets go of everything; what is pinned goes on.
 func (e *Edge) Close() error {
 	closeLinks(e.links)
+	if e.lists != nil {
+		e.lists.checks.Close()
+	}
 	return e.objects.Close()
 }
 
@@ -427,7 +447,10 @@ func (e *Edge) LoadBeside(spec *ebpf.CollectionSpec) (*ebpf.Collection, error) {
 		return nil, err
 	}
 	m := &e.objects.edgeMaps
-	for name, m := range map[string]*ebpf.Map{"filter_lines": m.FilterLines, "keys": m.Keys} {
+	for name, m := range map[string]*ebpf.Map{
+		"filter_lines": m.FilterLines, "keys": m.Keys,
+		"flow_budgets": m.FlowBudgets, "answer_budgets": m.AnswerBudgets,
+	} {
 		spec.Maps[name].MaxEntries = m.MaxEntries()
 	}
 	options := ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
@@ -435,6 +458,9 @@ func (e *Edge) LoadBeside(spec *ebpf.CollectionSpec) (*ebpf.Collection, error) {
 		"prefixes6": m.Prefixes6, "port_ranges": m.PortRanges, "counters": m.Counters,
 		"filter": m.Filter, "filter_lines": m.FilterLines,
 		"bridge_ports": m.BridgePorts, "route_ports": m.RoutePorts,
+		"deny4": m.Deny4, "deny6": m.Deny6, "allow4": m.Allow4, "allow6": m.Allow6,
+		"places4": m.Places4, "places6": m.Places6, ".data.sources": e.lists.checks,
+		"flow_budgets": m.FlowBudgets, "answer_budgets": m.AnswerBudgets, "budget_key": m.BudgetKey,
 	}}
 	collection, err := ebpf.NewCollectionWithOptions(spec, options)
 	if err != nil {

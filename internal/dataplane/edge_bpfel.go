@@ -49,6 +49,14 @@ type edgeAnnouncement struct {
 	Flow    [256]edgeAnnounced
 }
 
+type edgeAnswerBudget struct {
+	_      structs.HostLayout
+	Window uint32
+	Tries  uint32
+	Before uint32
+	Pad    uint32
+}
+
 type edgeContractVersion uint32
 
 const (
@@ -83,36 +91,28 @@ const (
 	edgeCookieHashHASH_HALFSIPHASH edgeCookieHash = 2
 )
 
+type edgeDetectFigures struct {
+	_          structs.HostLayout
+	Syns       uint32
+	Unfinished uint32
+	HalfOpen   uint32
+	Cause      uint32
+}
+
+type edgeDetectLimits struct {
+	_          structs.HostLayout
+	Syns       uint32
+	Unfinished uint32
+	HalfOpen   uint32
+	CalmMs     uint32
+}
+
 type edgeDetector struct {
-	_      structs.HostLayout
-	Limits struct {
-		_          structs.HostLayout
-		Syns       uint32
-		Unfinished uint32
-		HalfOpen   uint32
-		CalmMs     uint32
-	}
-	Now struct {
-		_          structs.HostLayout
-		Syns       uint32
-		Unfinished uint32
-		HalfOpen   uint32
-		Cause      uint32
-	}
-	On struct {
-		_          structs.HostLayout
-		Syns       uint32
-		Unfinished uint32
-		HalfOpen   uint32
-		Cause      uint32
-	}
-	Off struct {
-		_          structs.HostLayout
-		Syns       uint32
-		Unfinished uint32
-		HalfOpen   uint32
-		Cause      uint32
-	}
+	_            structs.HostLayout
+	Limits       edgeDetectLimits
+	Now          edgeDetectFigures
+	On           edgeDetectFigures
+	Off          edgeDetectFigures
 	SinceNs      uint64
 	CalmFromNs   uint64
 	OnNs         uint64
@@ -206,6 +206,21 @@ const (
 	edgeKeysEndKEYS_END_PASS edgeKeysEnd = 1
 )
 
+type edgeListed struct {
+	_       structs.HostLayout
+	UntilNs uint64
+	Length  uint8
+	Origin  uint8
+	Pad     [6]uint8
+}
+
+type edgeListedOrigin uint32
+
+const (
+	edgeListedOriginLISTED_FILE edgeListedOrigin = 1
+	edgeListedOriginLISTED_HAND edgeListedOrigin = 2
+)
+
 type edgeListening struct {
 	_       structs.HostLayout
 	Agent   uint32
@@ -221,6 +236,13 @@ type edgeMasterKey struct {
 	Armed       uint32
 	WindowScale uint8
 	Pad         [3]uint8
+}
+
+type edgePlace struct {
+	_          structs.HostLayout
+	Port       uint32
+	Bypass     uint32
+	IntervalNs uint32
 }
 
 type edgePortRange struct {
@@ -264,24 +286,27 @@ type edgeRelayed struct {
 }
 
 type edgeService struct {
-	_               structs.HostLayout
-	Mode            uint8
-	KeysEnd         uint8
-	Options         uint8
-	Domain          uint8
-	Mss4            uint16
-	Mss6            uint16
-	Window          uint16
-	Setup           uint8
-	Silent          uint8
-	Admission       uint8
-	Strategy        uint8
-	AuthPrefix4     uint8
-	AuthPrefix6     uint8
-	ProbeIntervalNs uint32
-	AuthSeconds     uint32
-	AuthIntervalNs  uint32
-	AuthUnfinished  uint32
+	_                structs.HostLayout
+	Mode             uint8
+	KeysEnd          uint8
+	Options          uint8
+	Domain           uint8
+	Mss4             uint16
+	Mss6             uint16
+	Window           uint16
+	Setup            uint8
+	Silent           uint8
+	Admission        uint8
+	Strategy         uint8
+	AuthPrefix4      uint8
+	AuthPrefix6      uint8
+	ProbeIntervalNs  uint32
+	AuthSeconds      uint32
+	AuthIntervalNs   uint32
+	AuthUnfinished   uint32
+	PacketIntervalNs uint32
+	MinTtl           uint8
+	Pad              [3]uint8
 }
 
 type edgeServiceLabel struct {
@@ -335,6 +360,22 @@ const (
 	edgeSilentPolicySILENT_KEEP edgeSilentPolicy = 0
 	edgeSilentPolicySILENT_PASS edgeSilentPolicy = 1
 	edgeSilentPolicySILENT_STOP edgeSilentPolicy = 2
+)
+
+type edgeSourceCheck uint32
+
+const (
+	edgeSourceCheckSOURCES_DENIED edgeSourceCheck = 1
+	edgeSourceCheckSOURCES_PLACED edgeSourceCheck = 2
+)
+
+type edgeSourceLimits uint32
+
+const (
+	edgeSourceLimitsLISTED_MAX    edgeSourceLimits = 1000000
+	edgeSourceLimitsLISTED_NESTED edgeSourceLimits = 8
+	edgeSourceLimitsPLACES_MAX    edgeSourceLimits = 65536
+	edgeSourceLimitsBYPASSES_MAX  edgeSourceLimits = 256
 )
 
 type edgeTally struct {
@@ -456,7 +497,14 @@ const (
 	edgeVerdictVERDICT_PASS_FINISHED          edgeVerdict = 69
 	edgeVerdictVERDICT_DROP_SYN_RATE          edgeVerdict = 70
 	edgeVerdictVERDICT_DROP_WHITELIST_FULL    edgeVerdict = 71
-	edgeVerdictVERDICT_COUNT                  edgeVerdict = 72
+	edgeVerdictVERDICT_DROP_DENIED            edgeVerdict = 72
+	edgeVerdictVERDICT_DROP_SPOOFED_INSIDE    edgeVerdict = 73
+	edgeVerdictVERDICT_DROP_OTHER_PORT        edgeVerdict = 74
+	edgeVerdictVERDICT_DROP_LOW_TTL           edgeVerdict = 75
+	edgeVerdictVERDICT_DROP_FLOW_BUDGET       edgeVerdict = 76
+	edgeVerdictVERDICT_DROP_ANSWER_LIMIT      edgeVerdict = 77
+	edgeVerdictVERDICT_PASS_BYPASS            edgeVerdict = 78
+	edgeVerdictVERDICT_COUNT                  edgeVerdict = 79
 	edgeVerdictVERDICT_STRIDE                 edgeVerdict = 128
 )
 
@@ -481,22 +529,32 @@ type edgeWhitelisted struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	edgeMapAgents             = "agents"
+	edgeMapAllow4             = "allow4"
+	edgeMapAllow6             = "allow6"
 	edgeMapAnnouncements      = "announcements"
+	edgeMapAnswerBudgets      = "answer_budgets"
 	edgeMapBridgePorts        = "bridge_ports"
+	edgeMapBudgetKey          = "budget_key"
+	edgeMapBypassesSpent      = "bypasses_spent"
 	edgeMapClock              = "clock"
 	edgeMapCounters           = "counters"
 	edgeMapCovered4           = "covered4"
 	edgeMapCovered6           = "covered6"
+	edgeMapDeny4              = "deny4"
+	edgeMapDeny6              = "deny6"
 	edgeMapDetectors          = "detectors"
 	edgeMapDevices            = "devices"
 	edgeMapEpochSeen          = "epoch_seen"
 	edgeMapFilter             = "filter"
 	edgeMapFilterLines        = "filter_lines"
+	edgeMapFlowBudgets        = "flow_budgets"
 	edgeMapFlows              = "flows"
 	edgeMapKeys               = "keys"
 	edgeMapLabels             = "labels"
 	edgeMapListeners          = "listeners"
 	edgeMapMaster             = "master"
+	edgeMapPlaces4            = "places4"
+	edgeMapPlaces6            = "places6"
 	edgeMapPortRanges         = "port_ranges"
 	edgeMapPrefixes4          = "prefixes4"
 	edgeMapPrefixes6          = "prefixes6"
@@ -519,19 +577,28 @@ const (
 	edgeProgTransmitException = "transmit_exception"
 	edgeProgTransmitProbe     = "transmit_probe"
 	edgeProgTransmitRedirect  = "transmit_redirect"
+	edgeVarAnswerBudgetMask   = "answer_budget_mask"
 	edgeVarAnswerByRedirect   = "answer_by_redirect"
+	edgeVarAnswerNetworkMask4 = "answer_network_mask4"
+	edgeVarAnswerNetworkMask6 = "answer_network_mask6"
+	edgeVarAnswersPerWindow   = "answers_per_window"
 	edgeVarCpuCount           = "cpu_count"
 	edgeVarFilterSize         = "filter_size"
+	edgeVarFlowBudgetMask     = "flow_budget_mask"
 	edgeVarForwardMode        = "forward_mode"
 	edgeVarGenerated          = "generated"
 	edgeVarKeySlotMask        = "key_slot_mask"
 	edgeVarLinkLength         = "link_length"
 	edgeVarMultiBuffer        = "multi_buffer"
+	edgeVarOtherTcpDrops      = "other_tcp_drops"
 	edgeVarOwnTags            = "own_tags"
+	edgeVarPacketsLimited     = "packets_limited"
 	edgeVarProxies            = "proxies"
 	edgeVarServiceCount       = "service_count"
+	edgeVarSourceChecks       = "source_checks"
 	edgeVarStrategies         = "strategies"
 	edgeVarSweepLineNs        = "sweep_line_ns"
+	edgeVarTtlMatters         = "ttl_matters"
 )
 
 // loadEdge returns the embedded CollectionSpec for edge.
@@ -593,22 +660,32 @@ type edgeProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type edgeMapSpecs struct {
 	Agents           *ebpf.MapSpec `ebpf:"agents"`
+	Allow4           *ebpf.MapSpec `ebpf:"allow4"`
+	Allow6           *ebpf.MapSpec `ebpf:"allow6"`
 	Announcements    *ebpf.MapSpec `ebpf:"announcements"`
+	AnswerBudgets    *ebpf.MapSpec `ebpf:"answer_budgets"`
 	BridgePorts      *ebpf.MapSpec `ebpf:"bridge_ports"`
+	BudgetKey        *ebpf.MapSpec `ebpf:"budget_key"`
+	BypassesSpent    *ebpf.MapSpec `ebpf:"bypasses_spent"`
 	Clock            *ebpf.MapSpec `ebpf:"clock"`
 	Counters         *ebpf.MapSpec `ebpf:"counters"`
 	Covered4         *ebpf.MapSpec `ebpf:"covered4"`
 	Covered6         *ebpf.MapSpec `ebpf:"covered6"`
+	Deny4            *ebpf.MapSpec `ebpf:"deny4"`
+	Deny6            *ebpf.MapSpec `ebpf:"deny6"`
 	Detectors        *ebpf.MapSpec `ebpf:"detectors"`
 	Devices          *ebpf.MapSpec `ebpf:"devices"`
 	EpochSeen        *ebpf.MapSpec `ebpf:"epoch_seen"`
 	Filter           *ebpf.MapSpec `ebpf:"filter"`
 	FilterLines      *ebpf.MapSpec `ebpf:"filter_lines"`
+	FlowBudgets      *ebpf.MapSpec `ebpf:"flow_budgets"`
 	Flows            *ebpf.MapSpec `ebpf:"flows"`
 	Keys             *ebpf.MapSpec `ebpf:"keys"`
 	Labels           *ebpf.MapSpec `ebpf:"labels"`
 	Listeners        *ebpf.MapSpec `ebpf:"listeners"`
 	Master           *ebpf.MapSpec `ebpf:"master"`
+	Places4          *ebpf.MapSpec `ebpf:"places4"`
+	Places6          *ebpf.MapSpec `ebpf:"places6"`
 	PortRanges       *ebpf.MapSpec `ebpf:"port_ranges"`
 	Prefixes4        *ebpf.MapSpec `ebpf:"prefixes4"`
 	Prefixes6        *ebpf.MapSpec `ebpf:"prefixes6"`
@@ -627,19 +704,28 @@ type edgeMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type edgeVariableSpecs struct {
-	AnswerByRedirect *ebpf.VariableSpec `ebpf:"answer_by_redirect"`
-	CpuCount         *ebpf.VariableSpec `ebpf:"cpu_count"`
-	FilterSize       *ebpf.VariableSpec `ebpf:"filter_size"`
-	ForwardMode      *ebpf.VariableSpec `ebpf:"forward_mode"`
-	Generated        *ebpf.VariableSpec `ebpf:"generated"`
-	KeySlotMask      *ebpf.VariableSpec `ebpf:"key_slot_mask"`
-	LinkLength       *ebpf.VariableSpec `ebpf:"link_length"`
-	MultiBuffer      *ebpf.VariableSpec `ebpf:"multi_buffer"`
-	OwnTags          *ebpf.VariableSpec `ebpf:"own_tags"`
-	Proxies          *ebpf.VariableSpec `ebpf:"proxies"`
-	ServiceCount     *ebpf.VariableSpec `ebpf:"service_count"`
-	Strategies       *ebpf.VariableSpec `ebpf:"strategies"`
-	SweepLineNs      *ebpf.VariableSpec `ebpf:"sweep_line_ns"`
+	AnswerBudgetMask   *ebpf.VariableSpec `ebpf:"answer_budget_mask"`
+	AnswerByRedirect   *ebpf.VariableSpec `ebpf:"answer_by_redirect"`
+	AnswerNetworkMask4 *ebpf.VariableSpec `ebpf:"answer_network_mask4"`
+	AnswerNetworkMask6 *ebpf.VariableSpec `ebpf:"answer_network_mask6"`
+	AnswersPerWindow   *ebpf.VariableSpec `ebpf:"answers_per_window"`
+	CpuCount           *ebpf.VariableSpec `ebpf:"cpu_count"`
+	FilterSize         *ebpf.VariableSpec `ebpf:"filter_size"`
+	FlowBudgetMask     *ebpf.VariableSpec `ebpf:"flow_budget_mask"`
+	ForwardMode        *ebpf.VariableSpec `ebpf:"forward_mode"`
+	Generated          *ebpf.VariableSpec `ebpf:"generated"`
+	KeySlotMask        *ebpf.VariableSpec `ebpf:"key_slot_mask"`
+	LinkLength         *ebpf.VariableSpec `ebpf:"link_length"`
+	MultiBuffer        *ebpf.VariableSpec `ebpf:"multi_buffer"`
+	OtherTcpDrops      *ebpf.VariableSpec `ebpf:"other_tcp_drops"`
+	OwnTags            *ebpf.VariableSpec `ebpf:"own_tags"`
+	PacketsLimited     *ebpf.VariableSpec `ebpf:"packets_limited"`
+	Proxies            *ebpf.VariableSpec `ebpf:"proxies"`
+	ServiceCount       *ebpf.VariableSpec `ebpf:"service_count"`
+	SourceChecks       *ebpf.VariableSpec `ebpf:"source_checks"`
+	Strategies         *ebpf.VariableSpec `ebpf:"strategies"`
+	SweepLineNs        *ebpf.VariableSpec `ebpf:"sweep_line_ns"`
+	TtlMatters         *ebpf.VariableSpec `ebpf:"ttl_matters"`
 }
 
 // edgeObjects contains all objects after they have been loaded into the kernel.
@@ -663,22 +749,32 @@ func (o *edgeObjects) Close() error {
 // It can be passed to loadEdgeObjects or ebpf.CollectionSpec.LoadAndAssign.
 type edgeMaps struct {
 	Agents           *ebpf.Map `ebpf:"agents"`
+	Allow4           *ebpf.Map `ebpf:"allow4"`
+	Allow6           *ebpf.Map `ebpf:"allow6"`
 	Announcements    *ebpf.Map `ebpf:"announcements"`
+	AnswerBudgets    *ebpf.Map `ebpf:"answer_budgets"`
 	BridgePorts      *ebpf.Map `ebpf:"bridge_ports"`
+	BudgetKey        *ebpf.Map `ebpf:"budget_key"`
+	BypassesSpent    *ebpf.Map `ebpf:"bypasses_spent"`
 	Clock            *ebpf.Map `ebpf:"clock"`
 	Counters         *ebpf.Map `ebpf:"counters"`
 	Covered4         *ebpf.Map `ebpf:"covered4"`
 	Covered6         *ebpf.Map `ebpf:"covered6"`
+	Deny4            *ebpf.Map `ebpf:"deny4"`
+	Deny6            *ebpf.Map `ebpf:"deny6"`
 	Detectors        *ebpf.Map `ebpf:"detectors"`
 	Devices          *ebpf.Map `ebpf:"devices"`
 	EpochSeen        *ebpf.Map `ebpf:"epoch_seen"`
 	Filter           *ebpf.Map `ebpf:"filter"`
 	FilterLines      *ebpf.Map `ebpf:"filter_lines"`
+	FlowBudgets      *ebpf.Map `ebpf:"flow_budgets"`
 	Flows            *ebpf.Map `ebpf:"flows"`
 	Keys             *ebpf.Map `ebpf:"keys"`
 	Labels           *ebpf.Map `ebpf:"labels"`
 	Listeners        *ebpf.Map `ebpf:"listeners"`
 	Master           *ebpf.Map `ebpf:"master"`
+	Places4          *ebpf.Map `ebpf:"places4"`
+	Places6          *ebpf.Map `ebpf:"places6"`
 	PortRanges       *ebpf.Map `ebpf:"port_ranges"`
 	Prefixes4        *ebpf.Map `ebpf:"prefixes4"`
 	Prefixes6        *ebpf.Map `ebpf:"prefixes6"`
@@ -696,22 +792,32 @@ type edgeMaps struct {
 func (m *edgeMaps) Close() error {
 	return _EdgeClose(
 		m.Agents,
+		m.Allow4,
+		m.Allow6,
 		m.Announcements,
+		m.AnswerBudgets,
 		m.BridgePorts,
+		m.BudgetKey,
+		m.BypassesSpent,
 		m.Clock,
 		m.Counters,
 		m.Covered4,
 		m.Covered6,
+		m.Deny4,
+		m.Deny6,
 		m.Detectors,
 		m.Devices,
 		m.EpochSeen,
 		m.Filter,
 		m.FilterLines,
+		m.FlowBudgets,
 		m.Flows,
 		m.Keys,
 		m.Labels,
 		m.Listeners,
 		m.Master,
+		m.Places4,
+		m.Places6,
 		m.PortRanges,
 		m.Prefixes4,
 		m.Prefixes6,
@@ -731,19 +837,28 @@ func (m *edgeMaps) Close() error {
 //
 // It can be passed to loadEdgeObjects or ebpf.CollectionSpec.LoadAndAssign.
 type edgeVariables struct {
-	AnswerByRedirect *ebpf.Variable `ebpf:"answer_by_redirect"`
-	CpuCount         *ebpf.Variable `ebpf:"cpu_count"`
-	FilterSize       *ebpf.Variable `ebpf:"filter_size"`
-	ForwardMode      *ebpf.Variable `ebpf:"forward_mode"`
-	Generated        *ebpf.Variable `ebpf:"generated"`
-	KeySlotMask      *ebpf.Variable `ebpf:"key_slot_mask"`
-	LinkLength       *ebpf.Variable `ebpf:"link_length"`
-	MultiBuffer      *ebpf.Variable `ebpf:"multi_buffer"`
-	OwnTags          *ebpf.Variable `ebpf:"own_tags"`
-	Proxies          *ebpf.Variable `ebpf:"proxies"`
-	ServiceCount     *ebpf.Variable `ebpf:"service_count"`
-	Strategies       *ebpf.Variable `ebpf:"strategies"`
-	SweepLineNs      *ebpf.Variable `ebpf:"sweep_line_ns"`
+	AnswerBudgetMask   *ebpf.Variable `ebpf:"answer_budget_mask"`
+	AnswerByRedirect   *ebpf.Variable `ebpf:"answer_by_redirect"`
+	AnswerNetworkMask4 *ebpf.Variable `ebpf:"answer_network_mask4"`
+	AnswerNetworkMask6 *ebpf.Variable `ebpf:"answer_network_mask6"`
+	AnswersPerWindow   *ebpf.Variable `ebpf:"answers_per_window"`
+	CpuCount           *ebpf.Variable `ebpf:"cpu_count"`
+	FilterSize         *ebpf.Variable `ebpf:"filter_size"`
+	FlowBudgetMask     *ebpf.Variable `ebpf:"flow_budget_mask"`
+	ForwardMode        *ebpf.Variable `ebpf:"forward_mode"`
+	Generated          *ebpf.Variable `ebpf:"generated"`
+	KeySlotMask        *ebpf.Variable `ebpf:"key_slot_mask"`
+	LinkLength         *ebpf.Variable `ebpf:"link_length"`
+	MultiBuffer        *ebpf.Variable `ebpf:"multi_buffer"`
+	OtherTcpDrops      *ebpf.Variable `ebpf:"other_tcp_drops"`
+	OwnTags            *ebpf.Variable `ebpf:"own_tags"`
+	PacketsLimited     *ebpf.Variable `ebpf:"packets_limited"`
+	Proxies            *ebpf.Variable `ebpf:"proxies"`
+	ServiceCount       *ebpf.Variable `ebpf:"service_count"`
+	SourceChecks       *ebpf.Variable `ebpf:"source_checks"`
+	Strategies         *ebpf.Variable `ebpf:"strategies"`
+	SweepLineNs        *ebpf.Variable `ebpf:"sweep_line_ns"`
+	TtlMatters         *ebpf.Variable `ebpf:"ttl_matters"`
 }
 
 // edgePrograms contains all programs after they have been loaded into the kernel.

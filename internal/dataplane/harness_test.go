@@ -195,6 +195,18 @@ type serverAgent struct {
 // until its timer is started.
 func newEdge(t testing.TB, change ...func(*EdgeConfig)) edgeAgent {
 	t.Helper()
+	return agentOf(t, loadedEdge(t, change...))
+}
+
+func agentOf(t testing.TB, e *Edge) edgeAgent {
+	t.Helper()
+	a := edgeAgent{agent{&e.tables, t}, &e.objects}
+	a.usualKeys()
+	return a
+}
+
+func loadedEdge(t testing.TB, change ...func(*EdgeConfig)) *Edge {
+	t.Helper()
 	needRoot(t)
 	lo := []Interface{{Name: "lo", Index: 1, MTU: 9000}} // frames may be jumbo
 	c := EdgeConfig{
@@ -210,9 +222,7 @@ func newEdge(t testing.TB, change ...func(*EdgeConfig)) edgeAgent {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { e.Close() })
-	a := edgeAgent{agent{&e.tables, t}, &e.objects}
-	a.usualKeys()
-	return a
+	return e
 }
 
 func newServer(t testing.TB, change ...func(*ServerConfig)) serverAgent {

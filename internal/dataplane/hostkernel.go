@@ -68,7 +68,7 @@ func LoadHostKernel(pins *Pins, c HostKernelConfig) (*HostKernel, error) {
 		return nil, err
 	}
 	m := &h.objects.hostKernelMaps
-	h.tables = tables{m.Keys, m.Clock, m.Services, m.Prefixes4, m.Prefixes6, m.PortRanges, m.Counters, hostKernelSlots}
+	h.tables = tables{m.Keys, m.Clock, m.Services, m.Prefixes4, m.Prefixes6, m.PortRanges, m.Counters, m.Labels, hostKernelSlots}
 	if err := h.prepare(adopted["port_modes"]); err != nil {
 		h.Close()
 		return nil, err

@@ -119,24 +119,27 @@ type hostKernelPrefix6 struct {
 }
 
 type hostKernelService struct {
-	_               structs.HostLayout
-	Mode            uint8
-	KeysEnd         uint8
-	Options         uint8
-	Domain          uint8
-	Mss4            uint16
-	Mss6            uint16
-	Window          uint16
-	Setup           uint8
-	Silent          uint8
-	Admission       uint8
-	Strategy        uint8
-	AuthPrefix4     uint8
-	AuthPrefix6     uint8
-	ProbeIntervalNs uint32
-	AuthSeconds     uint32
-	AuthIntervalNs  uint32
-	AuthUnfinished  uint32
+	_                structs.HostLayout
+	Mode             uint8
+	KeysEnd          uint8
+	Options          uint8
+	Domain           uint8
+	Mss4             uint16
+	Mss6             uint16
+	Window           uint16
+	Setup            uint8
+	Silent           uint8
+	Admission        uint8
+	Strategy         uint8
+	AuthPrefix4      uint8
+	AuthPrefix6      uint8
+	ProbeIntervalNs  uint32
+	AuthSeconds      uint32
+	AuthIntervalNs   uint32
+	AuthUnfinished   uint32
+	PacketIntervalNs uint32
+	MinTtl           uint8
+	Pad              [3]uint8
 }
 
 type hostKernelServiceLabel struct {

@@ -24,7 +24,11 @@ type skbContext struct {
 // Serves says whether a service that is not off is at an address and port.
 func (s *Server) Serves(at netip.AddrPort) bool {
 	i, ok := policy.Protects(s.config.Services, at.Addr(), at.Port())
-	return ok && s.config.Services[i].Mode != policy.Off
+	if !ok {
+		return false
+	}
+	var v edgeService
+	return s.services.Lookup(uint32(i+1), &v) == nil && policy.Mode(v.Mode) != policy.Off
 }
 
 // IsLocal asks the kernel whether an address is this host's own. Fail closed:

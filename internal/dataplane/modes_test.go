@@ -2,8 +2,10 @@ package dataplane
 
 import (
 	"bytes"
+	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"smartcookie/internal/policy"
 	"smartcookie/test/wire"
@@ -40,7 +42,9 @@ func TestMonitoredServiceChangesNoPacket(t *testing.T) {
 				e.forget()
 				frame := g.frame()
 				got := e.outside(frame)
-				if got.action != xdpRedirect || !bytes.Equal(got.out, frame) {
+				// What is proxied goes up to the translator, which knows none of it.
+				up := strategy == policy.Proxy && got.action == xdpPass
+				if got.action != xdpRedirect && !up || !bytes.Equal(got.out, frame) {
 					t.Fatalf("action %d (%s), want %d\nin  %x\nout %x", got.action, got.verdict, xdpRedirect, frame, got.out)
 				}
 				if strategy == policy.Split && g.service < authCookie { // whose rows are of other strategies
@@ -112,6 +116,212 @@ func TestFragmentIsLostWhereAnyServiceIsDefended(t *testing.T) {
 		got := e.outside(fragment.Frame())
 		if lost := got.action == xdpDrop; got.verdict != want || lost != (mode == policy.Always) {
 			t.Errorf("%s: %s, action %d, want %s", mode, got.verdict, got.action, want)
+		}
+	}
+}
+
+// wantPhase polls until the detector of web is in a phase.
+func (e edgeAgent) wantPhase(phase Phase) ServiceState {
+	e.t.Helper()
+	var s ServiceState
+	eventually(e.t, "the phase is "+phase.String(), func() bool {
+		states, err := e.edge().States()
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		s = states[web-1]
+		return s.Phase == phase
+	})
+	return s
+}
+
+// adaptive is an edge in mode auto whose timer runs.
+func adaptive(t *testing.T, limits policy.Detect) edgeAgent {
+	t.Helper()
+	e := newEdge(t, inMode(policy.Adaptive, func(s *policy.Service) { s.Detect = limits }))
+	if err := e.edge().Start(); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// strangers sends so many SYNs, each from another port.
+func (e edgeAgent) strangers(n int) (last outcome) {
+	e.t.Helper()
+	for i := range n {
+		last = e.outside(with(syn4(windowsOptions), func(p *wire.Packet) {
+			p.Source = netip.AddrPortFrom(client4.Addr(), uint16(1000+i))
+		}).Frame())
+	}
+	return last
+}
+
+func TestKernelsTimerDefendsAndEndsWithoutADaemon(t *testing.T) {
+	e := adaptive(t, policy.Detect{SYNs: 50, Calm: time.Second})
+	stranger := flagged(syn4(""), wire.ACK).Frame()
+	if got := e.outside(stranger); got.verdict != "pass_passive" {
+		t.Errorf("an unknown ACK while there is no flood: %s", got.verdict)
+	}
+	if got := e.strangers(60); got.verdict != "pass_passive" && got.verdict != "answer_syn" {
+		t.Errorf("a SYN before the timer has looked: %s", got.verdict)
+	}
+	s := e.wantPhase(Grace)
+	if s.TimesOn != 1 || s.On.Cause != "syns" || s.On.SYNs < 50 {
+		t.Errorf("defended because of %+v, %d times", s.On, s.TimesOn)
+	}
+	if got := e.strangers(1); got.verdict != "answer_syn" {
+		t.Errorf("a SYN in the grace: %s", got.verdict)
+	}
+	if got := e.outside(stranger); got.verdict != "pass_learning" {
+		t.Errorf("an unknown ACK in the grace: %s", got.verdict)
+	}
+	e.wantPhase(Active)
+	if got := e.outside(stranger); got.verdict != "drop_bad_cookie" {
+		t.Errorf("an unknown ACK while there is a flood: %s", got.verdict)
+	}
+	e.wantPhase(Leaving)
+	if got := e.strangers(1); got.verdict != "answer_syn" {
+		t.Errorf("a SYN while agents are told: %s", got.verdict)
+	}
+	if s = e.wantPhase(Passive); s.TimesOff != 1 {
+		t.Errorf("ended %d times", s.TimesOff)
+	}
+	if got := e.strangers(1); got.verdict != "pass_passive" {
+		t.Errorf("a SYN after the flood: %s", got.verdict)
+	}
+	if got := e.outside(stranger); got.verdict != "pass_passive" {
+		t.Errorf("an unknown ACK after the flood: %s", got.verdict)
+	}
+}
+
+// Who was answered by a cookie in the last moment of a flood comes back when
+// the service is passive: his flow is known from then on.
+func TestCookieOfTheFloodsEndIsHeeded(t *testing.T) {
+	e := adaptive(t, policy.Detect{SYNs: 50, Calm: time.Second})
+	e.setEpoch(testEpoch, uint64(time.Hour))
+	e.writeKeys(domainMain, mainSlot)
+	e.strangers(60)
+	e.wantPhase(Active)
+	answer := e.outside(syn4(windowsOptions).Frame())
+	if answer.verdict != "answer_syn" {
+		t.Fatalf("the SYN: %s", answer.verdict)
+	}
+	e.wantPhase(Passive)
+	first := flagged(syn4(""), wire.ACK)
+	first.Seq, first.Ack = testISN+1, wire.Read(answer.out).Seq+1
+	for _, want := range []string{"pass_cookie", "pass_verified"} {
+		if got := e.outside(first.Frame()); got.verdict != want {
+			t.Errorf("the client's packet: %s, want %s", got.verdict, want)
+		}
+	}
+}
+
+// A server's first acknowledgement, and a known flow's SYN, are handshakes that
+// were finished; a SYN-ACK proves nothing.
+func TestHandshakesAreFinishedByTheServersWord(t *testing.T) {
+	e := adaptive(t, policy.Detect{SYNs: 1000, Unfinished: 50, HalfOpen: 1000, Calm: time.Second})
+	e.forget()
+	tally := func() (sum edgeTally) {
+		var perCPU []edgeTally
+		if err := e.Tallies.Lookup(uint32(web), &perCPU); err != nil {
+			t.Fatal(err)
+		}
+		for _, one := range perCPU {
+			sum.Syns, sum.Finished = sum.Syns+one.Syns, sum.Finished+one.Finished
+		}
+		return sum
+	}
+	reply := syn4("")
+	reply.Source, reply.To = web4, client4
+	for _, step := range []struct {
+		name           string
+		do             func() outcome
+		syns, finished uint64
+	}{
+		{"SYN", func() outcome { return e.outside(syn4(windowsOptions).Frame()) }, 1, 0},
+		{"SYN-ACK", func() outcome { return e.inside(flagged(reply, wire.SYN|wire.ACK).Frame()) }, 1, 0},
+		{"the server's ACK", func() outcome { return e.inside(flagged(reply, wire.ACK).Frame()) }, 1, 1},
+		{"its next one", func() outcome { return e.inside(flagged(reply, wire.ACK|wire.PSH).Frame()) }, 1, 1},
+		{"SYN from the same port", func() outcome { return e.outside(syn4(windowsOptions).Frame()) }, 2, 2},
+	} {
+		step.do()
+		if got := tally(); got.Syns != step.syns || got.Finished != step.finished {
+			t.Errorf("%s: %+v, want %d and %d", step.name, got, step.syns, step.finished)
+		}
+	}
+}
+
+// A service that an operator defends from now on learns for some seconds; the
+// timer ends that, and no daemon.
+func TestStartingServiceBecomesOneThatIsAlwaysDefended(t *testing.T) {
+	e := adaptive(t, policy.DefaultDetect)
+	m := modeMaps{e.labels, e.services, e.Detectors}
+	if err := m.set(web, policy.Adaptive, policy.Always); err != nil {
+		t.Fatal(err)
+	}
+	stranger := flagged(syn4(""), wire.ACK).Frame()
+	if got := e.strangers(1); got.verdict != "answer_syn" {
+		t.Errorf("a SYN: %s", got.verdict)
+	}
+	if got := e.outside(stranger); got.verdict != "pass_learning" {
+		t.Errorf("an unknown ACK: %s", got.verdict)
+	}
+	eventually(t, "the mode is always", func() bool {
+		states, err := e.edge().States()
+		return err == nil && states[web-1].Mode == policy.Always
+	})
+	if got := e.outside(stranger); got.verdict != "drop_bad_cookie" {
+		t.Errorf("an unknown ACK, then: %s", got.verdict)
+	}
+}
+
+func TestModeChangesSoThatNobodyIsCutOff(t *testing.T) {
+	for _, row := range []struct {
+		from  policy.Mode
+		phase Phase
+		to    policy.Mode
+		want  policy.Mode
+		then  Phase
+	}{
+		{policy.Off, Passive, policy.Always, policy.Starting, Passive},
+		{policy.Monitor, Passive, policy.Always, policy.Starting, Passive},
+		{policy.Adaptive, Passive, policy.Always, policy.Starting, Passive},
+		{policy.Adaptive, Grace, policy.Always, policy.Starting, Grace},
+		{policy.Adaptive, Active, policy.Always, policy.Always, Active},
+		{policy.Adaptive, Leaving, policy.Always, policy.Always, Leaving},
+		{policy.Starting, Passive, policy.Always, policy.Starting, Passive},
+		{policy.Always, Passive, policy.Always, policy.Always, Passive},
+		{policy.Always, Passive, policy.Adaptive, policy.Adaptive, Active},
+		{policy.Starting, Passive, policy.Adaptive, policy.Adaptive, Grace},
+		{policy.Off, Active, policy.Adaptive, policy.Adaptive, Passive},
+		{policy.Monitor, Active, policy.Adaptive, policy.Adaptive, Passive},
+		{policy.Adaptive, Active, policy.Adaptive, policy.Adaptive, Active},
+		{policy.Always, Passive, policy.Off, policy.Off, Passive},
+		{policy.Always, Passive, policy.Monitor, policy.Monitor, Passive},
+	} {
+		d := edgeDetector{Phase: uint32(row.phase)}
+		if got := change(row.from, row.to, &d, 1); got != row.want || Phase(d.Phase) != row.then {
+			t.Errorf("%s (%s) to %s: %s (%s), want %s (%s)", row.from, row.phase, row.to, got, Phase(d.Phase), row.want, row.then)
+		}
+	}
+}
+
+// An operator's choice holds until the configuration names another mode than
+// it did; the detector forgets its tallies alone.
+func TestOperatorsModeOutlivesTheDaemon(t *testing.T) {
+	d := edgeDetector{Phase: uint32(Active), TimesOn: 3, Syns: 99, Finished: 9, Slot: 7}
+	for _, row := range []struct {
+		holds, was, configured, want policy.Mode
+	}{
+		{policy.Monitor, policy.Always, policy.Always, policy.Monitor},
+		{policy.Monitor, policy.Always, policy.Off, policy.Off},
+		{policy.Off, policy.Adaptive, policy.Always, policy.Starting},
+		{policy.Adaptive, policy.Adaptive, policy.Always, policy.Always},
+	} {
+		f := former{row.holds, row.was, d}
+		got, kept := f.resume(&policy.Service{Mode: row.configured, Detect: policy.DefaultDetect}, 1)
+		if got != row.want || kept.TimesOn != 3 || kept.Syns != 0 || kept.Finished != 0 || kept.Slot != 0 || kept.Limits.Syns != 10_000 {
+			t.Errorf("%s, configured %s and now %s: %s with %+v, want %s", row.holds, row.was, row.configured, got, kept, row.want)
 		}
 	}
 }

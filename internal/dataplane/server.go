@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -59,8 +60,8 @@ func LoadServer(pins *Pins, c ServerConfig) (*Server, error) {
 		return nil, err
 	}
 	m := &s.objects.serverMaps
-	s.tables = tables{m.Keys, m.Clock, m.Services, m.Prefixes4, m.Prefixes6, m.PortRanges, m.Counters, s.slots}
-	if err := s.prepare(); err != nil {
+	s.tables = tables{m.Keys, m.Clock, m.Services, m.Prefixes4, m.Prefixes6, m.PortRanges, m.Counters, m.Labels, s.slots}
+	if err := errors.Join(s.prepare(), s.writeModes(formerModes(pins, spec))); err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -144,7 +145,16 @@ func (s *Server) prepare() error {
 }
 
 // SetServices changes what is said of the services, in the order that they had.
+// Their modes stay: an operator may have chosen others.
 func (s *Server) SetServices(services []policy.Service) error {
+	states, err := s.States()
+	if err != nil {
+		return err
+	}
+	services = slices.Clone(services)
+	for i := range min(len(states), len(services)) {
+		services[i].Mode = states[i].Mode
+	}
 	return s.writePolicies(services, s.config.Domains)
 }
 
@@ -187,7 +197,7 @@ func (s *Server) Attach(pins *Pins) error {
 		"clock": s.objects.Clock, "services": s.objects.Services,
 		"enforced_until": s.objects.EnforcedUntil, "edges": s.objects.Edges,
 		"established": s.objects.Established, "established_round": s.objects.EstablishedRound,
-		"prefixes4": s.objects.Prefixes4, "prefixes6": s.objects.Prefixes6, "port_ranges": s.objects.PortRanges,
+		"labels": s.objects.Labels, "prefixes4": s.objects.Prefixes4, "prefixes6": s.objects.Prefixes6, "port_ranges": s.objects.PortRanges,
 	}); err != nil {
 		return err
 	}

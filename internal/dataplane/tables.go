@@ -18,8 +18,8 @@ import (
 
 // tables are the maps that both agents have.
 type tables struct {
-	keys, clock, services, prefixes4, prefixes6, ranges, counters *ebpf.Map
-	slots                                                         uint32 // per domain
+	keys, clock, services, prefixes4, prefixes6, ranges, counters, labels *ebpf.Map
+	slots                                                                 uint32 // per domain
 }
 
 // slotsFor returns how many key slots a domain needs for this many epochs
@@ -67,6 +67,7 @@ func (t *tables) writePolicies(services []policy.Service, domains []string) erro
 			Admission: uint8(s.Admission), Strategy: uint8(s.Strategy), ProbeIntervalNs: interval(s.Probes),
 			AuthPrefix4: s.Auth.Prefix4, AuthPrefix6: s.Auth.Prefix6, AuthSeconds: uint32(s.Auth.Time / time.Second),
 			AuthIntervalNs: interval(s.Auth.SYNs), AuthUnfinished: uint32(s.Auth.Unfinished),
+			MinTtl: s.MinTTL, PacketIntervalNs: interval(s.PacketsPerFlow),
 		}
 		if err := t.services.Put(uint32(i+1), v); err != nil {
 			return fmt.Errorf("write service %q: %w", s.Name, err)
@@ -75,7 +76,7 @@ func (t *tables) writePolicies(services []policy.Service, domains []string) erro
 	return nil
 }
 
-// interval is the time between two of so many a second.
+// interval is the time between two of so many a second; 0 of none.
 func interval(perSecond int) uint32 {
 	if perSecond == 0 {
 		return 0

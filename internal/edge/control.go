@@ -22,6 +22,8 @@ import (
 // speaker is the daemon's end of the control messages; nil where there are none.
 type speaker struct {
 	endpoint *control.Edge
+	config   *config.Edge
+	agent    *dataplane.Edge
 	counts   *dataplane.ControlCounts
 	log      *slog.Logger
 	close    func()
@@ -55,7 +57,7 @@ func speak(ctx context.Context, c *config.Edge, log *slog.Logger, keeper *upkeep
 		counts.Close()
 		return nil, err
 	}
-	s := &speaker{endpoint, counts, log, func() { relays.Close(); conn.Close(); counts.Close() }}
+	s := &speaker{endpoint, c, agent, counts, log, func() { relays.Close(); conn.Close(); counts.Close() }}
 	go func() { _ = endpoint.Serve() }() // until the socket is closed
 	go s.relay(relays)
 	s.tick()
@@ -81,9 +83,31 @@ func (s *speaker) tick() {
 	if s == nil {
 		return
 	}
+	s.setModes()
 	s.endpoint.Tick()
 	if err := s.counts.Write(s.endpoint.Read()); err != nil {
 		s.log.Warn(err.Error())
+	}
+}
+
+// setModes tells agents whether what comes through here has met a defence: a
+// service that only monitors, or is passive, lets SYNs pass to its server.
+func (s *speaker) setModes() {
+	states, err := s.agent.States()
+	if err != nil {
+		s.log.Warn(err.Error())
+		return
+	}
+	for _, a := range s.config.Control.Agents {
+		someOff, off, any := false, true, false
+		for i := range min(len(states), len(s.config.Services)) {
+			if overlaps(s.config.Services[i].Prefixes, a.Protects) {
+				any = true
+				someOff = someOff || !states[i].Enforces()
+				off = off && states[i].Mode == policy.Off
+			}
+		}
+		s.endpoint.SetOff(a.ID, someOff, any && off)
 	}
 }
 

@@ -49,6 +49,10 @@ func Run(ctx context.Context, c *config.Edge, o Options) error {
 	}
 	defer agent.Close()
 	defer translator.close()
+	warnOfBypass(c, o.Log)
+	ctx, stop := context.WithCancel(ctx)
+	sweeping := SweepLists(ctx, o.Log, agent)
+	defer func() { stop(); <-sweeping }()
 	peers, err := speak(ctx, c, o.Log, keeper, agent, pins)
 	if err != nil {
 		return err
@@ -82,7 +86,7 @@ func start(c *config.Edge, o Options, keeper *upkeep.Keeper, pins *dataplane.Pin
 	agent, err := dataplane.LoadEdge(pins, dataplane.EdgeConfig{
 		Services: c.Services, Table: c.Table, Domains: DomainsOf(c.Services), Epochs: keeper.Epochs(),
 		Outside: Interfaces(c.Outside), Inside: Interfaces(c.Inside), Forward: forward, Generic: c.Generic,
-		Flows: c.Flows, Generation: c.Generation, Proxied: c.Proxied, Whitelist: c.Whitelist,
+		Flows: c.Flows, Generation: c.Generation, Proxied: c.Proxied, Whitelist: c.Whitelist, Floods: c.Floods,
 	})
 	if err != nil {
 		return nil, nil, err
@@ -128,8 +132,9 @@ func learning(agent *dataplane.Edge, c *config.Edge) time.Duration {
 
 // serve keeps keys and clock going, and reports what the drivers lose.
 func serve(ctx context.Context, log *slog.Logger, keeper *upkeep.Keeper, agent *dataplane.Edge, pins *dataplane.Pins, also func()) error {
-	lost := NewLossReport(log)
-	return upkeep.Loop(ctx, log, keeper, pins.Gone, func() { lost.Tick(agent); also() })
+	lost, modes := NewLossReport(log), NewModeReport(log)
+	modes.Tick(agent)
+	return upkeep.Loop(ctx, log, keeper, pins.Gone, func() { lost.Tick(agent); modes.Tick(agent); also() })
 }
 
 // DomainsOf lists the key domains that services need, in a fixed order.

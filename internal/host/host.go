@@ -33,6 +33,8 @@ type Config struct {
 	Generic   bool
 	Confirm   time.Duration // 0: no confirmation is asked for
 	Setup     policy.Setup
+	Mode      policy.Mode
+	Detect    policy.Detect
 
 	KernelCookies bool // the kernel's own, instead of ours
 	Flood         Flood
@@ -96,8 +98,9 @@ func servicesOf(c Config) ([]policy.Service, error) {
 		return nil, err
 	}
 	s := policy.Service{
-		Name: c.Interface.Name, Domain: domain, Mode: policy.Always, Options: policy.AllOptions,
+		Name: c.Interface.Name, Domain: domain, Mode: c.Mode, Options: policy.AllOptions,
 		Prefixes: own, Ports: c.Ports, Window: config.DefaultWindow, Setup: c.Setup,
+		Detect: c.Detect,
 	}
 	s.MSS4, s.MSS6 = mssOf(c.Interface.MTU)
 	return []policy.Service{s}, nil
@@ -258,7 +261,11 @@ func (a *agents) serve(ctx context.Context, log *slog.Logger, watch *server.Watc
 	defer signal.Reset(unix.SIGUSR1)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	lost := edge.NewLossReport(log)
+	lost, modes := edge.NewLossReport(log), edge.NewModeReport(log)
+	modes.Tick(a.edge)
+	sweep, stop := context.WithCancel(ctx)
+	sweeping := edge.SweepLists(sweep, log, a.edge)
+	defer func() { stop(); <-sweeping }()
 	for {
 		select {
 		case <-ctx.Done():
@@ -273,6 +280,7 @@ func (a *agents) serve(ctx context.Context, log *slog.Logger, watch *server.Watc
 				return err
 			}
 			lost.Tick(a.edge)
+			modes.Tick(a.edge)
 			watch.Keep(a.server)
 		}
 	}

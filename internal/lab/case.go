@@ -12,6 +12,7 @@ import (
 type Case struct {
 	Defence  string
 	Flood    Rate // 0: none
+	Kind     Kind // of the flood's packets
 	Profile  Profile
 	Duration time.Duration
 	IPv6     bool
@@ -64,7 +65,7 @@ func (l *Lab) Run(ctx context.Context, c Case) (report Report, err error) {
 		return Report{}, err
 	}
 	defer func() { err = errors.Join(err, sink.Close()) }()
-	run := &run{lab: l, option: c, guard: guard, sink: sink}
+	run := &run{lab: l, option: c, guard: guard, sink: sink, server: append(guard.onServer(), server)}
 	defer func() { err = errors.Join(err, run.stopFlood()) }()
 	if err := run.startFlood(ctx); err != nil {
 		return Report{}, err
@@ -79,6 +80,7 @@ type run struct {
 	guard  *Guard
 	flood  *Flood // nil without a flood
 	sink   *Sink
+	server []*Process // that run on the server
 }
 
 // reading is the state of all counters at one time.
@@ -86,6 +88,7 @@ type reading struct {
 	at      time.Time
 	offered uint64
 	sink    SinkCounts
+	busy    time.Duration // CPU time of the server's processes
 }
 
 func (r *run) startFlood(ctx context.Context) error {
@@ -94,6 +97,7 @@ func (r *run) startFlood(ctx context.Context) error {
 	}
 	var err error
 	r.flood, err = r.lab.StartFlood(FloodOptions{
+		Kind:    r.option.Kind,
 		Rate:    r.option.Flood,
 		Profile: r.option.Profile,
 		IPv6:    r.option.IPv6,
@@ -143,7 +147,10 @@ func (r *run) read() (now reading, err error) {
 			return reading{}, err
 		}
 	}
-	now.sink, err = r.sink.Counts()
+	if now.sink, err = r.sink.Counts(); err != nil {
+		return reading{}, err
+	}
+	now.busy, err = cpuTime(r.server)
 	return now, err
 }
 
@@ -256,6 +263,7 @@ func (r *run) report(benign LoadReport, first, last reading) (Report, error) {
 		Seconds: seconds,
 		Benign:  benign,
 		Flood: FloodReport{
+			Kind:        r.option.Kind.String(),
 			Rate:        r.option.Flood.String(),
 			Offered:     last.offered - first.offered,
 			OfferedPPS:  float64(last.offered-first.offered) / seconds,
@@ -274,7 +282,11 @@ func (r *run) report(benign LoadReport, first, last reading) (Report, error) {
 		return Report{}, fmt.Errorf("read the server's verdicts: %w", err)
 	}
 	report.Edge.Verdicts = edge
-	report.Server = ServerReport{Setups: setups(server), Verdicts: server}
+	report.Server = ServerReport{
+		Setups:     setups(server),
+		Verdicts:   server,
+		CPUPercent: 100 * (last.busy - first.busy).Seconds() / seconds,
+	}
 	return report, nil
 }
 

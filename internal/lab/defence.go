@@ -193,6 +193,16 @@ func (g *Guard) Process(name string) *Process {
 	return nil
 }
 
+// onServer lists the daemons that run on the server.
+func (g *Guard) onServer() (all []*Process) {
+	for _, agent := range g.agents() {
+		if process := g.Process(agent.name); process != nil && agent.host(g.lab) == g.lab.Server.Namespace {
+			all = append(all, process)
+		}
+	}
+	return all
+}
+
 // EdgeVerdicts returns what the edges have decided together, by name. On a host that is
 // its own edge these are the verdicts of both halves, as in ServerVerdicts.
 func (g *Guard) EdgeVerdicts() (map[string]uint64, error) { return g.verdicts(edgeAgent) }

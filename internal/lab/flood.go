@@ -85,6 +85,8 @@ func (l *Lab) floodConfig(options *FloodOptions) (floodConfig, error) {
 		Length:    uint32(len(frame.bytes)),
 		IpSum:     frame.ipSum,
 		TcpSum:    frame.tcpSum,
+		TcpAt:     uint32(frame.tcpAt),
+		ControlBe: frame.controls,
 		Interface: uint32(link.Attrs().Index),
 		Interval:  options.Rate.interval(),
 		Quantum:   options.Rate.quantum(),
@@ -128,7 +130,7 @@ func (c *floodConfig) describe(frame template, options *FloodOptions) {
 	if options.Profile == Linux {
 		c.Timestamps = 1
 	}
-	if options.Kind.flags()&flagACK != 0 {
+	if options.Kind.acknowledges() {
 		c.RandomAck = 1
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 type floodConfig struct {
 	_          structs.HostLayout
-	Frame      [12]uint64
+	Frame      [13]uint64
 	Interval   uint64
 	SourceBe   [4]uint32
 	SpreadBe   [4]uint32
@@ -24,10 +24,13 @@ type floodConfig struct {
 	TcpSum     uint32
 	Interface  uint32
 	Quantum    uint32
+	TcpAt      uint32
+	ControlBe  [4]uint16
 	Ipv6       uint8
 	Timestamps uint8
 	RandomAck  uint8
 	Pad        [1]uint8
+	_          [4]byte
 }
 
 // Names of all BPF objects in the ELF.

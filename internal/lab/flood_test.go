@@ -4,11 +4,15 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"smartcookie/test/wire"
 )
 
 func TestFloodPacketsAreWellFormedAndAllDifferent(t *testing.T) {
@@ -16,7 +20,7 @@ func TestFloodPacketsAreWellFormedAndAllDifferent(t *testing.T) {
 	tap := openTap(t, lab.Edge.Namespace, "out1")
 	for _, ipv6 := range []bool{false, true} {
 		for _, profile := range []Profile{Plain, Linux} {
-			for _, kind := range []Kind{SYN, ACK, RST, FIN, SYNACK} {
+			for _, kind := range []Kind{SYN, ACK, RST, FIN, SYNACK, PSH} {
 				options := FloodOptions{Kind: kind, Profile: profile, IPv6: ipv6, Rate: 20_000}
 				name := fmt.Sprintf("flags %#x profile %d IPv6 %t", kind.flags(), profile, ipv6)
 				t.Run(name, func(t *testing.T) { checkFlood(t, lab, tap, options) })
@@ -147,6 +151,73 @@ func fold(total uint32) uint32 {
 		total = total&0xffff + total>>16
 	}
 	return total
+}
+
+// What a defence has to lose by its form alone is what it is called.
+func TestMalformedFloodsAreMalformedAsTheyShould(t *testing.T) {
+	lab := newLab(t, Options{})
+	for _, ipv6 := range []bool{false, true} {
+		for kind, want := range map[Kind][]string{
+			Fragment:     {"fragment"},
+			IllegalFlags: {"flags 0x0", "flags 0x29", "flags 0x3", "flags 0x6"},
+			BadLength:    {"unparsable"},
+		} {
+			t.Run(fmt.Sprintf("%s IPv6 %t", kind, ipv6), func(t *testing.T) {
+				tap := openTap(t, lab.Edge.Namespace, "out1") // its own: without the last flood's
+				flood, err := lab.StartFlood(FloodOptions{Kind: kind, IPv6: ipv6, Rate: 20_000})
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := formsOf(t, tap, lab.Server.Addr(ipv6))
+				if err := flood.Stop(); err != nil {
+					t.Error(err)
+				}
+				if !slices.Equal(got, want) {
+					t.Errorf("%q, want %q", got, want)
+				}
+			})
+		}
+	}
+}
+
+// formsOf tells what the next hundred packets to an address are, each form once.
+func formsOf(t *testing.T, tap int, to netip.Addr) []string {
+	t.Helper()
+	forms, frame := map[string]bool{}, make([]byte, 2048)
+	for n := 0; n < 100; {
+		length, err := unix.Read(tap, frame)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			t.Fatalf("after %d packets: %v", n, err)
+		}
+		seen := wire.Read(frame[:length])
+		if seen.To != to || !FloodSources4.Contains(seen.Source) && !FloodSources6.Contains(seen.Source) {
+			continue
+		}
+		n++
+		switch seen.Kind {
+		case wire.KindFragment:
+			forms["fragment"] = true
+		case wire.KindUnparsable:
+			forms["unparsable"] = true
+		default:
+			forms[fmt.Sprintf("flags %#x", uint8(seen.Flags))] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(forms))
+}
+
+func TestFloodsHaveNames(t *testing.T) {
+	for _, kind := range Kinds() {
+		if got, err := ParseKind(kind.String()); err != nil || got != kind {
+			t.Errorf("%s is read as %v, %v", kind, got, err)
+		}
+	}
+	if _, err := ParseKind("water"); err == nil {
+		t.Error("there is a flood of water")
+	}
 }
 
 func TestFloodEndsAtItsLimit(t *testing.T) {

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -110,6 +112,30 @@ func (p *Process) lastLine() []byte {
 
 // Pid returns the process id.
 func (p *Process) Pid() int { return p.command.Process.Pid }
+
+// ticksPerSecond is USER_HZ, in which the kernel tells CPU times.
+const ticksPerSecond = 100
+
+// cpuTime is what processes have taken of the CPUs so far.
+func cpuTime(processes []*Process) (total time.Duration, err error) {
+	for _, process := range processes {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", process.Pid()))
+		if err != nil {
+			return 0, fmt.Errorf("read the CPU time of %s: %w", process.Name, err)
+		}
+		// Behind the name, which may contain anything: state, then numbers, of which
+		// the 11th and 12th are user and system time (proc_pid_stat(5)).
+		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+		for _, at := range []int{11, 12} {
+			ticks, err := strconv.ParseUint(fields[at], 10, 63)
+			if err != nil {
+				return 0, fmt.Errorf("read the CPU time of %s: %w", process.Name, err)
+			}
+			total += time.Duration(ticks) * time.Second / ticksPerSecond
+		}
+	}
+	return total, nil
+}
 
 // Stop asks the process to end, insists after a while, and returns once it has
 // ended. How it ends is no error.

@@ -26,6 +26,7 @@ type Report struct {
 
 // FloodReport is the flood and what came back to its source addresses.
 type FloodReport struct {
+	Kind        string     `json:"kind"`
 	Rate        string     `json:"rate"` // as asked for
 	Offered     uint64     `json:"offered"`
 	OfferedPPS  float64    `json:"offered_pps"`
@@ -44,10 +45,14 @@ type EdgeReport struct {
 type ServerReport struct {
 	Setups   uint64            `json:"setups"` // connections made from cookies
 	Verdicts map[string]uint64 `json:"verdicts"`
+	// CPUPercent is what the server's processes take of a CPU: the HTTP server and
+	// its agents. What its kernel does for packets, it does on the CPU of whoever
+	// sent them, the generator's.
+	CPUPercent float64 `json:"cpu_percent"`
 }
 
 const (
-	tableHead = "defence    SYN/s offered   answered   requests   served      p50       p99"
+	tableHead = "defence        offered/s   answered   requests   served      p50       p99"
 	tableRow  = "%-8s %14s %10s %10d %8s %8s %9s\n"
 )
 

@@ -175,6 +175,9 @@ type Service struct {
 	Strategy  Strategy
 	Detect    Detect
 	Auth      Auth
+
+	MinTTL         uint8 // of packets that are no SYN
+	PacketsPerFlow int   // a second, of a verified flow; 0: no budget
 }
 
 // Relays says whether packets of the service go to its agent in messages.

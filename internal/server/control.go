@@ -20,6 +20,7 @@ type speaker struct {
 	endpoint *control.AgentEndpoint
 	counts   *dataplane.ControlCounts
 	config   *config.Server
+	agent    *dataplane.Server
 	log      *slog.Logger
 	close    func()
 }
@@ -45,7 +46,7 @@ func speak(ctx context.Context, c *config.Server, log *slog.Logger, keeper *upke
 		ID: c.Control.ID, Domain: c.Control.Domain, Edges: edgesOf(c.Control.Edges),
 	}, edge.World(conn, keeper, log), agent, agent)
 	ctx, stop := context.WithCancel(ctx)
-	s := &speaker{endpoint, counts, c, log, func() { stop(); conn.Close(); counts.Close() }}
+	s := &speaker{endpoint, counts, c, agent, log, func() { stop(); conn.Close(); counts.Close() }}
 	s.tick()
 	go func() { _ = endpoint.Serve() }() // until the socket is closed
 	go s.announce(ctx)
@@ -108,14 +109,21 @@ func (s *speaker) end(detached bool) {
 	s.close()
 }
 
+// off says whether every service is off now.
+func (s *speaker) off() bool {
+	states, err := s.agent.States()
+	if err != nil {
+		s.log.Warn(err.Error())
+		return false
+	}
+	return !slices.ContainsFunc(states, func(s dataplane.ServiceState) bool { return s.Mode != policy.Off })
+}
+
 // local is what edges should know of this host.
 func (s *speaker) local() control.Local {
-	l := control.Local{MTU: math.MaxUint16, Strict: s.config.Strict, Off: true}
+	l := control.Local{MTU: math.MaxUint16, Strict: s.config.Strict, Off: s.off()}
 	for _, device := range slices.Concat(s.config.Interfaces, s.config.Tenants) {
 		l.MTU = uint16(min(int(l.MTU), device.MTU))
-	}
-	for i := range s.config.Services {
-		l.Off = l.Off && s.config.Services[i].Mode == policy.Off
 	}
 	if len(s.config.Tenants) > 0 { // whose listeners are out of sight
 		l.AnyListens = true

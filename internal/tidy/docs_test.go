@@ -40,7 +40,7 @@ func TestEveryKeyOfTheFilesIsDocumented(t *testing.T) {
 	const manual = "docs/configuration.md"
 	text := read(t, manual)
 	tag := regexp.MustCompile("`yaml:\"([a-z_]+)\"`")
-	for _, path := range []string{"internal/config/auth.go", "internal/config/config.go", "internal/config/control.go", "internal/keys/parse.go"} {
+	for _, path := range []string{"internal/config/auth.go", "internal/config/config.go", "internal/config/control.go", "internal/config/floods.go", "internal/keys/parse.go"} {
 		tags := tag.FindAllStringSubmatch(read(t, path), -1)
 		if len(tags) == 0 {
 			t.Errorf("%s declares no key", path)

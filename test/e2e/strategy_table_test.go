@@ -16,7 +16,8 @@ const (
 	served contact = iota
 	// reset: the first connection is reset, the next one is served.
 	reset
-	// delayed: the first SYN is lost and the client's repeated one is served.
+	// delayed: the client has to repeat its first SYN, which Linux does at once
+	// and others after a second.
 	delayed
 )
 

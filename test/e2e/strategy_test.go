@@ -161,7 +161,7 @@ func (r *trialOf) firstContact(t *testing.T) {
 		if want := map[contact]int{served: 1, reset: 2, delayed: 1}[r.contact]; connections != want {
 			t.Errorf("%d connections were needed, want %d", connections, want)
 		}
-		if r.contact == delayed && took < repeatedAfter {
+		if r.contact == delayed && from.name != "Linux" && took < repeatedAfter {
 			t.Errorf("the first SYN was served, after %s", took)
 		}
 		begin = time.Now()

@@ -10,6 +10,8 @@
  *   options V6 FLAGS OFFERED BYTES   decode V6 CODE BYTES
  *   frame BYTES                      answer OFFERED COOKIE TSVAL BYTES
  *   bucket INTERVAL TIME...          (1 for each that got a token, else 0)
+ *   detect SYNS UNFINISHED HALF_OPEN CALM TIME,SYNS,FINISHED...
+ *                                    (for each phase:cause:syns:unfinished:half-open:T2)
  *   bimodal T1 SYNS T2 MOST EVENT... (MODE:T2 after each; EVENT is s, q or t for
  *                                     SYN, full queue, a look, and its time)
  *   challenge HASH KEY EPOCH FLOW ISN
@@ -22,7 +24,7 @@
 
 #include <stdio.h>
 
-enum { LINE_MAX_BYTES = 1 << 16, BYTES_MAX = 1 << 14 };
+enum { LINE_MAX_BYTES = 1 << 20, BYTES_MAX = 1 << 14 };
 
 struct bytes {
 	u8 at[BYTES_MAX];
@@ -226,6 +228,27 @@ static void run_bucket(void)
 	putchar('\n');
 }
 
+static void run_detect(void)
+{
+	struct detector d = {};
+
+	d.limits.syns = (u32)next_number();
+	d.limits.unfinished = (u32)next_number();
+	d.limits.half_open = (u32)next_number();
+	d.limits.calm_ms = (u32)next_number();
+	for (char *word; (word = strtok(NULL, " \n"));) {
+		u64 now_ns = strtoull(word, &word, 0);
+		struct tally total = { .syns = strtoull(word + 1, &word, 0) };
+
+		total.finished = strtoull(word + 1, &word, 0);
+		detect_count(&d, &total, now_ns);
+		detect_decide(&d, now_ns);
+		printf("%u:%u:%u:%u:%u:%u ", d.phase, d.now.cause, d.now.syns, d.now.unfinished,
+		       d.now.half_open, d.calm_ms);
+	}
+	printf("\n");
+}
+
 /* What becomes of one port by an event at a time. */
 static void bimodal_event(struct bimodal *b, const struct bimodal_limits *l, char what, u64 now_ns)
 {
@@ -359,6 +382,7 @@ static const struct {
 	{ "siphash", run_siphash }, { "halfsiphash", run_halfsiphash }, { "make", run_make },
 	{ "check", run_check },	    { "options", run_options },		{ "decode", run_decode },
 	{ "frame", run_frame },	    { "answer", run_answer },	{ "bucket", run_bucket },
+	{ "detect", run_detect },
 	{ "bimodal", run_bimodal },
 	{ "challenge", run_challenge }, { "returned", run_returned }, { "back", run_back },
 };

@@ -24,6 +24,7 @@ static long bpf_loop(__u32 times, long (*step)(__u32, struct options_cursor *),
 #include "../../../bpf/lib/bucket.h"
 #include "../../../bpf/lib/challenge.h"
 #include "../../../bpf/lib/cookie.h"
+#include "../../../bpf/lib/detect.h"
 #include "../../../bpf/lib/options.h"
 #include "../../../bpf/lib/packet.h"
 #include "../../../bpf/lib/siphash.h"

@@ -1,0 +1,403 @@
+package dataplane
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// List is one of the lists of sources.
+type List string
+
+// The lists.
+const (
+	Deny  List = "deny"
+	Allow List = "allow"
+)
+
+// checksPin is the variable source_checks: the BPF file system takes no dots.
+const checksPin = "source_checks"
+
+// listGroup is what has been said at run time; it outlives a daemon.
+var listGroup = []string{"deny4", "deny6", "allow4", "allow6"}
+
+// Lists are an edge's lists of sources, in the kernel: a daemon's or, by their
+// pins, a command's.
+type Lists struct {
+	tries  map[List][2]*ebpf.Map // IPv4, IPv6
+	checks *ebpf.Map
+	lock   string // directory whose lock keeps writers apart; none: nobody else knows the maps
+}
+
+// Listed is a prefix on a list.
+type Listed struct {
+	Prefix     netip.Prefix
+	Left       time.Duration // until it expires; 0: never
+	Configured bool          // it is in the daemon's configuration
+}
+
+func listsOf(o *edgeObjects, checks *ebpf.Map) *Lists {
+	return &Lists{
+		tries:  map[List][2]*ebpf.Map{Deny: {o.Deny4, o.Deny6}, Allow: {o.Allow4, o.Allow6}},
+		checks: checks,
+	}
+}
+
+// OpenLists opens the lists of the edge that is pinned below root. No daemon
+// need run.
+func OpenLists(root string) (*Lists, error) {
+	dir := filepath.Join(root, EdgeAgent, "maps")
+	l := &Lists{tries: make(map[List][2]*ebpf.Map), lock: dir}
+	open := func(name string) (*ebpf.Map, error) {
+		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), nil)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("%w as an edge or host (looked at %s)", ErrNoAgent, root)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("open %s: %w", name, err)
+		}
+		return m, nil
+	}
+	for _, list := range []List{Deny, Allow} {
+		var pair [2]*ebpf.Map
+		for i, family := range []string{"4", "6"} {
+			m, err := open(string(list) + family)
+			if err != nil {
+				l.Close()
+				return nil, err
+			}
+			pair[i] = m
+			l.tries[list] = pair
+		}
+	}
+	var err error
+	if l.checks, err = open(checksPin); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// Close lets go of the maps.
+func (l *Lists) Close() {
+	for _, pair := range l.tries {
+		for _, m := range pair {
+			m.Close()
+		}
+	}
+	l.checks.Close()
+}
+
+// pin leaves the lists to the next daemon and to commands. From now on they
+// may write, too.
+func (l *Lists) pin(pins *Pins) error {
+	l.lock = filepath.Join(pins.path, "maps")
+	release, err := l.exclusive()
+	if err != nil {
+		return err
+	}
+	defer release()
+	all := map[string]*ebpf.Map{checksPin: l.checks}
+	for list, pair := range l.tries {
+		all[string(list)+"4"], all[string(list)+"6"] = pair[0], pair[1]
+	}
+	for name, m := range all {
+		if err := pins.pinMap(name, m); err != nil {
+			return err
+		}
+	}
+	return l.heedDeny() // a command may have used the old variable until now
+}
+
+// exclusive keeps other writers out until it is released.
+func (l *Lists) exclusive() (release func(), err error) {
+	if l.lock == "" {
+		return func() {}, nil
+	}
+	dir, err := os.Open(l.lock)
+	if err != nil {
+		return nil, fmt.Errorf("open lists: %w", err)
+	}
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+		dir.Close()
+		return nil, fmt.Errorf("lock %s: %w", l.lock, err)
+	}
+	return func() { dir.Close() }, nil
+}
+
+// Add puts prefixes on a list, for so long, or for good with 0. One that is
+// there already gets the new time.
+func (l *Lists) Add(list List, prefixes []netip.Prefix, lasts time.Duration) error {
+	release, err := l.exclusive()
+	if err != nil {
+		return err
+	}
+	defer release()
+	var until uint64
+	if lasts > 0 {
+		now, err := coarseNow()
+		if err != nil {
+			return err
+		}
+		until = now + uint64(lasts)
+	}
+	if err := l.put(list, prefixes, until, edgeListedOriginLISTED_HAND); err != nil {
+		return err
+	}
+	return l.heedDeny()
+}
+
+// Remove takes a prefix off a list; false: it was not there.
+func (l *Lists) Remove(list List, prefix netip.Prefix) (bool, error) {
+	release, err := l.exclusive()
+	if err != nil {
+		return false, err
+	}
+	defer release()
+	m, key := prefixKey(l.tries[list][0], l.tries[list][1], prefix)
+	if err := m.Delete(key); errors.Is(err, ebpf.ErrKeyNotExist) {
+		return false, nil
+	} else if err != nil {
+		return false, fmt.Errorf("remove prefix %s: %w", prefix, err)
+	}
+	return true, l.heedDeny()
+}
+
+// All lists what is in force, in the order of the tries.
+func (l *Lists) All(list List, each func(Listed)) error {
+	now, err := coarseNow()
+	if err != nil {
+		return err
+	}
+	return l.walk(list, func(p netip.Prefix, v edgeListed) {
+		if !v.expired(now) {
+			each(Listed{Prefix: p, Left: v.left(now), Configured: v.Origin == uint8(edgeListedOriginLISTED_FILE)})
+		}
+	})
+}
+
+// Sweep removes what has expired, and says how much.
+func (l *Lists) Sweep() (removed int, err error) {
+	now, err := coarseNow()
+	if err != nil {
+		return 0, err
+	}
+	for _, list := range []List{Deny, Allow} {
+		var gone []netip.Prefix
+		if err := l.walk(list, func(p netip.Prefix, v edgeListed) {
+			if v.expired(now) {
+				gone = append(gone, p)
+			}
+		}); err != nil {
+			return removed, err
+		}
+		n, err := l.removeExpired(list, gone, now)
+		removed += n
+		if err != nil {
+			return removed, err
+		}
+	}
+	return removed, nil
+}
+
+// removeExpired removes what has not been put on the list anew since it was read.
+func (l *Lists) removeExpired(list List, prefixes []netip.Prefix, now uint64) (removed int, err error) {
+	if len(prefixes) == 0 {
+		return 0, nil
+	}
+	release, err := l.exclusive()
+	if err != nil {
+		return 0, err
+	}
+	defer release()
+	for _, prefix := range prefixes {
+		m, key := prefixKey(l.tries[list][0], l.tries[list][1], prefix)
+		if v, ok, err := l.exactly(list, prefix); err != nil || !ok || !v.expired(now) {
+			continue
+		}
+		if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return removed, fmt.Errorf("remove prefix %s: %w", prefix, err)
+		}
+		removed++
+	}
+	return removed, l.heedDeny()
+}
+
+// exactly looks up a prefix itself, not one around it.
+func (l *Lists) exactly(list List, prefix netip.Prefix) (v edgeListed, ok bool, err error) {
+	m, key := prefixKey(l.tries[list][0], l.tries[list][1], prefix)
+	err = m.Lookup(key, &v)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return v, false, nil
+	}
+	if err != nil {
+		return v, false, fmt.Errorf("look up %s: %w", prefix, err)
+	}
+	return v, int(v.Length) == prefix.Bits(), nil
+}
+
+// configure makes the list have what the configuration says, beside what
+// commands have added.
+func (l *Lists) configure(list List, wanted []netip.Prefix) error {
+	keep := make(map[netip.Prefix]bool, len(wanted))
+	for _, p := range wanted {
+		keep[p] = true
+	}
+	var gone []netip.Prefix
+	if err := l.walk(list, func(p netip.Prefix, v edgeListed) {
+		if v.Origin == uint8(edgeListedOriginLISTED_FILE) && !keep[p] {
+			gone = append(gone, p)
+		}
+	}); err != nil {
+		return err
+	}
+	for _, p := range gone {
+		if err := deletePrefix(l.tries[list][0], l.tries[list][1], p); err != nil {
+			return err
+		}
+	}
+	return l.put(list, wanted, 0, edgeListedOriginLISTED_FILE)
+}
+
+// heedDeny has the programs look at the list exactly while something is on it.
+func (l *Lists) heedDeny() error {
+	checks, err := l.readChecks()
+	if err != nil {
+		return err
+	}
+	return l.refreshChecks(checks&uint32(edgeSourceCheckSOURCES_PLACED) != 0)
+}
+
+func (l *Lists) readChecks() (checks uint32, err error) {
+	if err := l.checks.Lookup(uint32(0), &checks); err != nil {
+		return 0, fmt.Errorf("read %s: %w", checksPin, err)
+	}
+	return checks, nil
+}
+
+func (l *Lists) refreshChecks(placed bool) error {
+	var checks uint32
+	if placed {
+		checks |= uint32(edgeSourceCheckSOURCES_PLACED)
+	}
+	for _, m := range l.tries[Deny] {
+		some, err := anyKey(m)
+		if err != nil {
+			return err
+		}
+		if some {
+			checks |= uint32(edgeSourceCheckSOURCES_DENIED)
+		}
+	}
+	if err := l.checks.Put(uint32(0), checks); err != nil {
+		return fmt.Errorf("write %s: %w", checksPin, err)
+	}
+	return nil
+}
+
+func anyKey(m *ebpf.Map) (bool, error) {
+	err := m.NextKey(nil, make([]byte, m.KeySize()))
+	if err == nil {
+		return true, nil
+	}
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return false, nil
+	}
+	return false, fmt.Errorf("look for a prefix: %w", err)
+}
+
+// listBatch is how many prefixes go in one system call.
+const listBatch = 4096
+
+// put writes prefixes, in batches of each family.
+func (l *Lists) put(list List, prefixes []netip.Prefix, until uint64, origin edgeListedOrigin) error {
+	var four []edgePrefix4
+	var six []edgePrefix6
+	for _, p := range prefixes {
+		switch _, key := prefixKey(nil, nil, p); k := key.(type) {
+		case edgePrefix4:
+			four = append(four, k)
+		case edgePrefix6:
+			six = append(six, k)
+		}
+	}
+	value := func(length uint32) edgeListed {
+		return edgeListed{UntilNs: until, Length: uint8(length), Origin: uint8(origin)}
+	}
+	err := putListed(l.tries[list][0], four, func(k edgePrefix4) edgeListed { return value(k.Length) })
+	if err == nil {
+		err = putListed(l.tries[list][1], six, func(k edgePrefix6) edgeListed { return value(k.Length) })
+	}
+	if errors.Is(err, unix.ENOSPC) {
+		return fmt.Errorf("%s is full: at most %d prefixes of a family", list, edgeSourceLimitsLISTED_MAX)
+	}
+	return err
+}
+
+func putListed[K any](m *ebpf.Map, keys []K, value func(K) edgeListed) error {
+	for len(keys) > 0 {
+		batch := keys[:min(listBatch, len(keys))]
+		values := make([]edgeListed, len(batch))
+		for i, k := range batch {
+			values[i] = value(k)
+		}
+		if _, err := m.BatchUpdate(batch, values, nil); err != nil {
+			return fmt.Errorf("write prefixes: %w", err)
+		}
+		keys = keys[len(batch):]
+	}
+	return nil
+}
+
+// walk goes over both families. What is changed meanwhile it may miss or see.
+func (l *Lists) walk(list List, each func(netip.Prefix, edgeListed)) error {
+	err := walkListed(l.tries[list][0], func(k edgePrefix4, v edgeListed) {
+		var b [4]byte
+		binary.NativeEndian.PutUint32(b[:], k.AddressBe)
+		each(netip.PrefixFrom(netip.AddrFrom4(b), int(k.Length)), v)
+	})
+	if err != nil {
+		return err
+	}
+	return walkListed(l.tries[list][1], func(k edgePrefix6, v edgeListed) {
+		var b [16]byte
+		for i, word := range k.AddressBe {
+			binary.NativeEndian.PutUint32(b[4*i:], word)
+		}
+		each(netip.PrefixFrom(netip.AddrFrom16(b), int(k.Length)), v)
+	})
+}
+
+func walkListed[K any](m *ebpf.Map, each func(K, edgeListed)) error {
+	var cursor ebpf.MapBatchCursor
+	keys, values := make([]K, listBatch), make([]edgeListed, listBatch)
+	for {
+		n, err := m.BatchLookup(&cursor, keys, values, nil)
+		for i := range n {
+			each(keys[i], values[i])
+		}
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read prefixes: %w", err)
+		}
+	}
+}
+
+func (v *edgeListed) expired(now uint64) bool { return v.UntilNs != 0 && v.UntilNs <= now }
+
+func (v *edgeListed) left(now uint64) time.Duration {
+	if v.UntilNs == 0 {
+		return 0
+	}
+	return time.Duration(v.UntilNs - now)
+}

@@ -1,0 +1,232 @@
+package dataplane
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"testing"
+	"time"
+
+	"smartcookie/internal/policy"
+	"smartcookie/test/wire"
+)
+
+// listed is an edge and its lists.
+func listed(t testing.TB, change ...func(*EdgeConfig)) (edgeAgent, *Lists) {
+	t.Helper()
+	e := loadedEdge(t, change...)
+	return agentOf(t, e), e.lists
+}
+
+func (l *Lists) mustAdd(t testing.TB, list List, lasts time.Duration, all ...string) {
+	t.Helper()
+	if err := l.Add(list, prefixes(all...), lasts); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (l *Lists) mustRemove(t testing.TB, list List, prefix string, want bool) {
+	t.Helper()
+	was, err := l.Remove(list, netip.MustParsePrefix(prefix))
+	if err != nil || was != want {
+		t.Errorf("remove %s: %v, %v", prefix, was, err)
+	}
+}
+
+// expire makes a prefix's time be over.
+func (l *Lists) expire(t testing.TB, list List, prefix string) {
+	t.Helper()
+	m, key := prefixKey(l.tries[list][0], l.tries[list][1], netip.MustParsePrefix(prefix))
+	var v edgeListed
+	if err := m.Lookup(key, &v); err != nil {
+		t.Fatal(err)
+	}
+	v.UntilNs = 1
+	if err := m.Put(key, v); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (l *Lists) mustHave(t testing.TB, list List, want ...string) {
+	t.Helper()
+	var got []string
+	if err := l.All(list, func(e Listed) { got = append(got, e.Prefix.String()) }); err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != len(want) {
+		t.Errorf("%s has %v, want %v", list, got, want)
+		return
+	}
+	for i := range got {
+		if got[i] != want[i] {
+			t.Errorf("%s has %v, want %v", list, got, want)
+		}
+	}
+}
+
+func TestDeniedSourceIsLostWhateverItSends(t *testing.T) {
+	e, lists := listed(t)
+	for _, family := range []struct {
+		syn            wire.Packet
+		prefix, around string
+	}{
+		{syn4(linuxOptions), "192.0.2.1/32", "192.0.0.0/8"},
+		{syn6(windowsOptions), "2001:db8:c::1/128", "2001:d00::/24"},
+	} {
+		family.around = netip.MustParsePrefix(family.around).Masked().String()
+		e.forget()
+		syn := family.syn
+		ack := e.handshake(syn)
+		e.want("not denied yet", ack, "pass_cookie")
+		for _, prefix := range []string{family.prefix, family.around} {
+			lists.mustAdd(t, Deny, 0, prefix)
+			for name, p := range map[string]wire.Packet{
+				"verified": ack, "SYN": syn, "RST": flagged(ack, wire.RST), "tagged": tagged(ack, wire.Tag{Type: wire.Customer, ID: 9}),
+				"UDP":         with(syn, func(p *wire.Packet) { p.Protocol = wire.UDP }),
+				"unprotected": to(syn, netip.AddrPortFrom(otherNetwork(syn.Source.Addr()), 9).String()),
+				"other port":  to(syn, netip.AddrPortFrom(syn.To.Addr(), 444).String()),
+				"no flag":     flagged(syn, 0),
+			} {
+				if got := e.outside(p.Frame()); got.verdict != "drop_denied" || got.service != none || got.action != xdpDrop {
+					t.Errorf("%s: %s of service %d, action %d", name, got.verdict, got.service, got.action)
+				}
+			}
+			lists.mustRemove(t, Deny, prefix, true)
+			lists.mustRemove(t, Deny, prefix, false)
+			e.want("no longer denied", ack, "pass_verified")
+		}
+		lists.mustAdd(t, Deny, 0, family.around)
+		arp := syn.Frame()
+		binary.BigEndian.PutUint16(arp[12:], 0x0806)
+		if got := e.outside(arp); got.verdict != "pass_other" {
+			t.Errorf("ARP: %s", got.verdict)
+		}
+		if got := e.outside(syn.Frame()[:20]); got.verdict != "pass_other" {
+			t.Errorf("a frame without addresses: %s", got.verdict)
+		}
+		if got := e.inside(with(syn, func(p *wire.Packet) { p.Source, p.To = p.To, p.Source }).Frame()); got.verdict != "pass_inside" {
+			t.Errorf("to a denied address, from inside: %s", got.verdict)
+		}
+		lists.mustRemove(t, Deny, family.around, true)
+	}
+}
+
+func TestAllowExemptsFromDenyButNotFromTheCookie(t *testing.T) {
+	e, lists := listed(t)
+	lists.mustAdd(t, Deny, 0, "192.0.2.0/24", "192.0.2.1/32", "2001:db8:c::/48")
+	lists.mustAdd(t, Allow, 0, "192.0.2.1/32", "2001:db8::/32")
+	for _, syn := range families() {
+		e.want("SYN", syn, "answer_syn")
+		e.want("ACK", flagged(syn, wire.ACK), "drop_bad_cookie")
+	}
+	e.want("a neighbour", from(syn4(""), "192.0.2.2"), "drop_denied")
+	lists.mustRemove(t, Allow, "192.0.2.1/32", true)
+	e.want("no longer allowed", syn4(""), "drop_denied")
+}
+
+func TestAllowExemptsFromLimits(t *testing.T) {
+	t.Run("answers", func(t *testing.T) {
+		e, lists := listed(t, limitedAnswers(1))
+		lists.mustAdd(t, Allow, 0, "192.0.2.0/24")
+		for range 200 {
+			e.want("SYN", syn4(""), "answer_syn")
+		}
+	})
+	t.Run("packets", func(t *testing.T) {
+		e, lists := listed(t, careful(func(s *policy.Service) { s.PacketsPerFlow = 1 }))
+		ack := e.handshake(syn6(""))
+		e.want("first", ack, "pass_cookie")
+		e.spendAll()
+		lists.mustAdd(t, Allow, 0, "2001:db8:c::1/128")
+		for range 100 {
+			e.want("data", ack, "pass_verified")
+		}
+		lists.mustRemove(t, Allow, "2001:db8:c::1/128", true)
+		e.want("no longer allowed", ack, "drop_flow_budget")
+	})
+}
+
+func TestExpiredPrefixIsNoneAtOnce(t *testing.T) {
+	e, lists := listed(t)
+	for _, test := range []struct {
+		syn            wire.Packet
+		whole, network string
+	}{
+		{syn4(""), "192.0.2.1/32", "192.0.2.0/24"}, {syn6(""), "2001:db8:c::1/128", "2001:db8:c::/64"},
+	} {
+		lists.mustAdd(t, Deny, time.Hour, test.whole)
+		e.want("in time", test.syn, "drop_denied")
+		lists.expire(t, Deny, test.whole)
+		e.want("expired", test.syn, "answer_syn")
+		lists.mustAdd(t, Deny, 0, test.network)
+		e.want("expired, within one that is not", test.syn, "drop_denied")
+		lists.mustAdd(t, Allow, time.Hour, test.whole)
+		e.want("allowed in time", test.syn, "answer_syn")
+		lists.expire(t, Allow, test.whole)
+		e.want("allowed once", test.syn, "drop_denied")
+		lists.mustRemove(t, Deny, test.network, true)
+	}
+	lists.mustHave(t, Deny)
+	if n, err := lists.Sweep(); err != nil || n != 4 {
+		t.Errorf("%d removed, %v; want 4", n, err)
+	}
+	lists.mustRemove(t, Deny, "192.0.2.1/32", false)
+}
+
+func TestExpiredPrefixesHideNoneOfThoseAround(t *testing.T) {
+	e, lists := listed(t)
+	lists.mustAdd(t, Deny, 0, "192.0.0.0/16")
+	for bits := 32; bits > 33-int(edgeSourceLimitsLISTED_NESTED); bits-- {
+		prefix := netip.PrefixFrom(client4.Addr(), bits).Masked().String()
+		lists.mustAdd(t, Deny, time.Hour, prefix)
+		lists.expire(t, Deny, prefix)
+		e.want(prefix, syn4(""), "drop_denied")
+	}
+}
+
+func TestSweepSparesWhatIsAddedAnew(t *testing.T) {
+	e, lists := listed(t)
+	lists.mustAdd(t, Deny, time.Hour, "192.0.2.1/32")
+	now, err := coarseNow()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := lists.removeExpired(Deny, prefixes("192.0.2.1/32", "192.0.2.0/24"), now); err != nil || n != 0 {
+		t.Errorf("%d removed, %v", n, err)
+	}
+	e.want("still denied", syn4(""), "drop_denied")
+}
+
+func TestConfiguredPrefixesComeAndGoAndThoseOfCommandsStay(t *testing.T) {
+	_, lists := listed(t)
+	lists.mustAdd(t, Deny, 0, "192.0.2.1/32")
+	for _, step := range []struct{ configured, have []string }{
+		{[]string{"10.0.0.0/8", "2001:db8::/32"}, []string{"10.0.0.0/8", "192.0.2.1/32", "2001:db8::/32"}},
+		{[]string{"10.0.0.0/9"}, []string{"10.0.0.0/9", "192.0.2.1/32"}},
+		{nil, []string{"192.0.2.1/32"}},
+	} {
+		if err := lists.configure(Deny, prefixes(step.configured...)); err != nil {
+			t.Fatal(err)
+		}
+		lists.mustHave(t, Deny, step.have...)
+	}
+}
+
+func TestProgramsLookAtDenyOnlyWhileSomethingIsOnIt(t *testing.T) {
+	_, lists := listed(t)
+	want := func(what string, checks uint32) {
+		t.Helper()
+		if got, err := lists.readChecks(); err != nil || got != checks {
+			t.Errorf("%s: %d, %v; want %d", what, got, err, checks)
+		}
+	}
+	want("empty", 0)
+	lists.mustAdd(t, Allow, 0, "10.0.0.0/8")
+	want("only allow", 0)
+	lists.mustAdd(t, Deny, 0, "2001:db8::/32")
+	want("IPv6", uint32(edgeSourceCheckSOURCES_DENIED))
+	lists.mustAdd(t, Deny, 0, "10.0.0.0/8")
+	lists.mustRemove(t, Deny, "2001:db8::/32", true)
+	want("IPv4", uint32(edgeSourceCheckSOURCES_DENIED))
+	lists.mustRemove(t, Deny, "10.0.0.0/8", true)
+	want("empty again", 0)
+}
