@@ -14,7 +14,7 @@
 #include "modes.h"
 #include "whitelist.h"
 
-/* Whether any service has another strategy than split; set when loading. */
+/* Whether any service has one of these strategies; set when loading. */
 const volatile bool strategies = false;
 
 /* What a service's strategy is, without a look where all are the usual one. */

@@ -395,3 +395,19 @@ func readChallenges(t *testing.T) []vector.Challenge {
 	}
 	return f.Vectors
 }
+
+// Each way of forwarding leaves the programs other code to be verified, and
+// another depth of stack.
+func TestStrategiesLoadWithEveryWayOfForwarding(t *testing.T) {
+	for _, forward := range []Forwarding{Bridge, Route, Local} {
+		for _, proxied := range []bool{false, true} {
+			newEdge(t, func(c *EdgeConfig) {
+				c.Forward = forward
+				if proxied && forward == Route {
+					c.Services = slices.Clone(c.Services)
+					c.Services[0].Strategy = policy.Proxy
+				}
+			})
+		}
+	}
+}

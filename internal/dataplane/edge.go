@@ -177,7 +177,7 @@ func (e *Edge) constants() map[string]any {
 
 		"multi_buffer":       e.multiBuffer(),
 		"answer_by_redirect": slices.ContainsFunc(c.Outside, func(i Interface) bool { return i.Veth }),
-		"strategies":         slices.ContainsFunc(c.Services, func(s policy.Service) bool { return s.Strategy != policy.Split }),
+		"strategies":         slices.ContainsFunc(c.Services, func(s policy.Service) bool { return s.Strategy.Whitelists() }),
 		"link_length":        linkLength(append(c.Outside[:len(c.Outside):len(c.Outside)], c.Inside...)),
 	}
 	maps.Copy(all, c.floodConstants())

@@ -181,6 +181,9 @@ func (e *Edge) writeModes(left map[string]former) error {
 }
 
 func (s *Server) writeModes(left map[string]former) error {
+	if s.config.Proxy != nil {
+		return nil // the edge has written them
+	}
 	for i := range s.config.Services {
 		service, mode := &s.config.Services[i], s.config.Services[i].Mode
 		if f, ok := left[service.Name]; ok && f.configured == mode {

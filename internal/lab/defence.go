@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"smartcookie/internal/dataplane"
+	"smartcookie/internal/policy"
 )
 
 // The names of pin directories and logs.
@@ -32,7 +33,11 @@ type defence struct {
 	onHost bool
 	// ownEdge says that the edge's agent forwards, not the edge's kernel.
 	ownEdge bool
-	agents  []agent
+	// edgeService is what the edge's configuration says of the service besides.
+	edgeService string
+	// resets says that a client's first connection is reset by design.
+	resets bool
+	agents []agent
 }
 
 // agent is one daemon of a defence.
@@ -54,10 +59,14 @@ var defences = map[string]defence{
 		},
 	},
 	"proxy": {
-		syncookies: "1",
-		ownEdge:    true,
-		agents:     []agent{{edgeAgent, edgeOf, startProxy}},
+		syncookies:  "1",
+		ownEdge:     true,
+		edgeService: "    strategy: proxy\n",
+		agents:      []agent{{edgeAgent, edgeOf, startEdge}},
 	},
+	"auth-cookie": challenges("auth-cookie", true),
+	"auth-full":   challenges("auth-full", true),
+	"auth-rst":    challenges("auth-rst", false),
 	"host": {
 		syncookies: "1",
 		onHost:     true,
@@ -69,6 +78,19 @@ var defences = map[string]defence{
 		onHost:     true,
 		agents:     []agent{{kernelAgent, serverOf, startHostKernel}},
 	},
+}
+
+// challenges has the edge alone challenge addresses. The server has no cookies of
+// its own: nothing of a flood may reach it. One client is many in the lab, so an
+// address may open many connections.
+func challenges(strategy string, resets bool) defence {
+	return defence{
+		syncookies:  "0",
+		ownEdge:     true,
+		edgeService: "    strategy: " + strategy + "\n    auth_syns: 10000\n",
+		resets:      resets,
+		agents:      []agent{{edgeAgent, edgeOf, startEdge}},
+	}
 }
 
 // Defences lists what Defend knows.
@@ -139,6 +161,7 @@ func (g *Guard) start(ctx context.Context) error {
 			return err
 		}
 	}
+	g.lab.edgeService = g.defence.edgeService
 	for _, agent := range g.agents() {
 		args, err := agent.start(g.lab)
 		if err != nil {
@@ -262,17 +285,7 @@ func (l *Lab) edgeCommand(name string, edge EdgeHost) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	file, err := l.WriteFile(name+".yaml", l.edgeConfig(edge, keys))
-	return []string{"edge", "-c", file}, err
-}
-
-// startProxy has the edge alone defend the server.
-func startProxy(l *Lab) ([]string, error) {
-	keys, err := l.Keys()
-	if err != nil {
-		return nil, err
-	}
-	file, err := l.WriteFile(edgeAgent+".yaml", l.edgeConfig(l.Edge, keys)+"    strategy: proxy\n")
+	file, err := l.WriteFile(name+".yaml", l.edgeConfig(edge, keys)+l.edgeService)
 	return []string{"edge", "-c", file}, err
 }
 
@@ -286,7 +299,10 @@ func startServer(l *Lab) ([]string, error) {
 }
 
 func startHost(l *Lab) ([]string, error) {
-	return []string{"host", l.Server.Port, "--ports", fmt.Sprint(HTTPPort), "--setup", l.Setup()}, nil
+	return []string{
+		"host", l.Server.Port, "--ports", fmt.Sprint(HTTPPort), "--setup", l.Setup(),
+		"--mode", l.mode(), "--detect", "calm=" + labCalm.String(),
+	}, nil
 }
 
 func startHostKernel(l *Lab) ([]string, error) {
@@ -315,8 +331,12 @@ func (l *Lab) edgeConfig(edge EdgeHost, keys string) string {
 	if l.options.Topology == Bridge {
 		forward = "bridge"
 	}
-	return fmt.Sprintf("keys: %s\noutside: [%s]\ninside: [%s]\nforward: %s\nlearn: 0s\n%s    mode: always\n",
+	text := fmt.Sprintf("keys: %s\noutside: [%s]\ninside: [%s]\nforward: %s\nlearn: 0s\n%s    mode: always\n",
 		keys, strings.Join(edge.Outside, ", "), edge.Inside, forward, l.service())
+	if l.mode() == policy.Always.String() {
+		return text
+	}
+	return strings.Replace(text, "    mode: always\n", l.detect(), 1)
 }
 
 // ServerConfig returns the configuration of the lab's server agent.

@@ -170,7 +170,7 @@ func (l *Lab) routeFabric() error {
 			return err
 		}
 	}
-	return errors.Join(l.front.routeFlood(l.Attacker.IPv4, l.Attacker.IPv6), l.spread(l.evenly()))
+	return errors.Join(l.routeSources(l.front), l.spread(l.evenly()))
 }
 
 // routeBoth routes either everything or the server's network, of both families,

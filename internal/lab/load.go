@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -24,6 +25,11 @@ type LoadOptions struct {
 	Workers  int           // requests under way at most, 512 if 0
 	Timeout  time.Duration // of one request, 2 s if 0
 	Duration time.Duration
+	// Crowd is where the clients' addresses come from; the host's own if not
+	// valid.
+	Crowd netip.Prefix
+	// Again sends a request once more whose connection was reset.
+	Again bool
 }
 
 func (o *LoadOptions) defaults() {
@@ -47,6 +53,19 @@ type LoadReport struct {
 	Max      float64           `json:"max_ms"`
 	Missed   uint64            `json:"missed"` // due, but all workers were busy
 	Errors   map[string]uint64 `json:"errors"` // by kind
+	// First is of each client's first request, Later of its others.
+	First ContactReport `json:"first"`
+	Later ContactReport `json:"again"`
+}
+
+// ContactReport is what became of some of the requests.
+type ContactReport struct {
+	Requests uint64  `json:"requests"`
+	OK       uint64  `json:"ok"`
+	P50      float64 `json:"p50_ms"`
+	P99      float64 `json:"p99_ms"`
+	Max      float64 `json:"max_ms"`
+	Repeated uint64  `json:"repeated"` // sent again, as their connection was reset
 }
 
 // reportEvery is how often a running load tells how it goes.
@@ -56,7 +75,7 @@ const reportEvery = 250 * time.Millisecond
 // one JSON object a line; the last one is complete.
 func RunLoad(ctx context.Context, options LoadOptions, out io.Writer) error {
 	options.defaults()
-	record := &record{errors: map[string]uint64{}}
+	record := &record{again: options.Again, errors: map[string]uint64{}}
 	finished := make(chan struct{})
 	go func() {
 		defer close(finished)
@@ -79,17 +98,15 @@ func RunLoad(ctx context.Context, options LoadOptions, out io.Writer) error {
 
 // drive hands due requests to the workers and returns when all are done.
 func drive(ctx context.Context, options LoadOptions, record *record) {
-	client := &http.Client{
-		Transport: &http.Transport{DisableKeepAlives: true},
-		Timeout:   options.Timeout,
-	}
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: dialAs}
+	client := &http.Client{Transport: transport}
 	// Up to a tenth of a second of requests may wait for a worker.
-	due := make(chan struct{}, max(1, options.Rate/10))
+	due := make(chan visit, max(1, options.Rate/10))
 	var workers sync.WaitGroup
 	for range options.Workers {
 		workers.Go(func() {
-			for range due {
-				record.request(client, options.URL)
+			for v := range due {
+				record.request(client, options, v)
 			}
 		})
 	}
@@ -98,7 +115,7 @@ func drive(ctx context.Context, options LoadOptions, record *record) {
 	workers.Wait()
 }
 
-func pace(ctx context.Context, options LoadOptions, due chan<- struct{}, record *record) {
+func pace(ctx context.Context, options LoadOptions, due chan<- visit, record *record) {
 	ctx, cancel := context.WithTimeout(ctx, options.Duration)
 	defer cancel()
 	ticker := time.NewTicker(time.Millisecond)
@@ -111,7 +128,7 @@ func pace(ctx context.Context, options LoadOptions, due chan<- struct{}, record 
 		case now := <-ticker.C:
 			for want := int(now.Sub(begin).Seconds() * float64(options.Rate)); issued < want; issued++ {
 				select {
-				case due <- struct{}{}:
+				case due <- options.visit(issued):
 				default:
 					record.miss()
 				}
@@ -122,21 +139,38 @@ func pace(ctx context.Context, options LoadOptions, due chan<- struct{}, record 
 
 // record collects the outcome of requests.
 type record struct {
-	mu        sync.Mutex
-	latencies []time.Duration
-	requests  uint64
-	missed    uint64
-	errors    map[string]uint64
+	again    bool
+	mu       sync.Mutex
+	contacts [2]contactRecord // first ones, later ones
+	missed   uint64
+	errors   map[string]uint64
 }
 
-func (r *record) request(client *http.Client, url string) {
-	begin := time.Now()
-	err := get(client, url)
-	r.add(time.Since(begin), err)
+type contactRecord struct {
+	requests, repeated uint64
+	latencies          []time.Duration
 }
 
-func get(client *http.Client, url string) error {
-	response, err := client.Get(url)
+// request makes one, and a second attempt if the first one was reset and that is
+// asked for, as browsers and many programs do.
+func (r *record) request(client *http.Client, options LoadOptions, v visit) {
+	ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), visitKey{}, v), options.Timeout)
+	defer cancel()
+	begin, repeated := time.Now(), false
+	err := get(ctx, client, options.URL)
+	if err != nil && r.again && errorKind(err) == "reset" {
+		repeated = true
+		err = get(ctx, client, options.URL)
+	}
+	r.add(v, time.Since(begin), repeated, err)
+}
+
+func get(ctx context.Context, client *http.Client, url string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := client.Do(request)
 	if err != nil {
 		return err
 	}
@@ -150,15 +184,22 @@ func get(client *http.Client, url string) error {
 	return nil
 }
 
-func (r *record) add(latency time.Duration, err error) {
+func (r *record) add(v visit, latency time.Duration, repeated bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.requests++
+	c := &r.contacts[1]
+	if v.first {
+		c = &r.contacts[0]
+	}
+	c.requests++
+	if repeated {
+		c.repeated++
+	}
 	if err != nil {
 		r.errors[errorKind(err)]++
 		return
 	}
-	r.latencies = append(r.latencies, latency)
+	c.latencies = append(c.latencies, latency)
 }
 
 func (r *record) miss() {
@@ -171,19 +212,22 @@ func (r *record) report() LoadReport {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	report := LoadReport{
-		Requests: r.requests,
-		OK:       uint64(len(r.latencies)),
-		Missed:   r.missed,
-		Errors:   map[string]uint64{},
+		First: r.contacts[0].report(), Later: r.contacts[1].report(),
+		Missed: r.missed, Errors: maps.Clone(r.errors),
 	}
-	for kind, n := range r.errors {
-		report.Errors[kind] = n
-	}
-	slices.Sort(r.latencies)
-	report.P50 = quantile(r.latencies, 0.50)
-	report.P99 = quantile(r.latencies, 0.99)
-	report.Max = quantile(r.latencies, 1)
+	all := slices.Concat(r.contacts[0].latencies, r.contacts[1].latencies)
+	slices.Sort(all)
+	report.Requests, report.OK = report.First.Requests+report.Later.Requests, uint64(len(all))
+	report.P50, report.P99, report.Max = quantile(all, 0.50), quantile(all, 0.99), quantile(all, 1)
 	return report
+}
+
+func (c *contactRecord) report() ContactReport {
+	slices.Sort(c.latencies)
+	return ContactReport{
+		Requests: c.requests, OK: uint64(len(c.latencies)), Repeated: c.repeated,
+		P50: quantile(c.latencies, 0.50), P99: quantile(c.latencies, 0.99), Max: quantile(c.latencies, 1),
+	}
 }
 
 // quantile returns the smallest latency, in milliseconds, that the given share

@@ -19,6 +19,8 @@ type Report struct {
 	Flood   FloodReport  `json:"flood"`
 	Edge    EdgeReport   `json:"edge"`
 	Server  ServerReport `json:"server"`
+	// Detector is nil where none decides.
+	Detector *DetectorReport `json:"detector,omitempty"`
 	// Wires is what the bad wires did since they were made, by name: "outside",
 	// "inside"; of each both directions, the one from the outside first.
 	Wires map[string][2]badwire.Counts `json:"wires,omitempty"`
@@ -53,7 +55,7 @@ type ServerReport struct {
 
 const (
 	tableHead = "defence        offered/s   answered   requests   served      p50       p99"
-	tableRow  = "%-8s %14s %10s %10d %8s %8s %9s\n"
+	tableRow  = "%-11s%13s %10s %10d %8s %8s %9s\n"
 )
 
 // WriteTable writes reports as a table 80 columns wide.
@@ -66,10 +68,29 @@ func WriteTable(w io.Writer, reports []Report) error {
 			r.Benign.Requests, served(r.Benign), milliseconds(r.Benign, r.Benign.P50), milliseconds(r.Benign, r.Benign.P99))
 	}
 	for _, r := range reports {
-		table.WriteString(r.wires())
+		table.WriteString(r.Detector.line() + r.contacts() + r.wires())
 	}
 	_, err := io.WriteString(w, table.String())
 	return err
+}
+
+// contacts tells a client's first connection from its later ones.
+func (r Report) contacts() string {
+	var lines strings.Builder
+	for _, c := range []struct {
+		name    string
+		contact ContactReport
+	}{{"first", r.Benign.First}, {"again", r.Benign.Later}} {
+		if c.contact.Requests == 0 {
+			continue
+		}
+		fmt.Fprintf(&lines, "  %s: %d of %d served, p50 %.1f ms, p99 %.1f ms", c.name, c.contact.OK, c.contact.Requests, c.contact.P50, c.contact.P99)
+		if c.contact.Repeated > 0 {
+			fmt.Fprintf(&lines, "; %d reset and sent again", c.contact.Repeated)
+		}
+		lines.WriteString("\n")
+	}
+	return lines.String()
 }
 
 // wires says what the bad wires did, a line for each; overload is no fault that

@@ -51,7 +51,7 @@ func (l *Lab) shareNetwork() error {
 			}
 		}
 	}
-	return l.Server.routeFlood(l.Attacker.IPv4, l.Attacker.IPv6)
+	return l.routeSources(l.Server.Namespace)
 }
 
 // routeNetworks gives each host a network of its own with the edge as router.
@@ -75,7 +75,7 @@ func (l *Lab) routeNetworks() error {
 			}
 		}
 	}
-	return l.Edge.routeFlood(l.Attacker.IPv4, l.Attacker.IPv6)
+	return l.routeSources(l.Edge.Namespace)
 }
 
 func everything(family netip.Addr) netip.Prefix {
@@ -85,8 +85,28 @@ func everything(family netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }
 
-func (n *Namespace) routeFlood(via4, via6 netip.Addr) error {
-	return errors.Join(n.route(FloodSources4, via4), n.route(FloodSources6, via6))
+// routeSources shows a namespace the way to the flood's sources and to the crowd.
+func (l *Lab) routeSources(from *Namespace) error {
+	return errors.Join(from.route(FloodSources4, l.Attacker.IPv4), from.route(FloodSources6, l.Attacker.IPv6),
+		from.route(Crowd4, l.Client.IPv4), from.route(Crowd6, l.Client.IPv6), l.gatherCrowd())
+}
+
+// gatherCrowd makes the crowd's addresses the client's own.
+func (l *Lab) gatherCrowd() error {
+	lo, err := l.Client.link.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("find lo in %s: %w", l.Client.Name, err)
+	}
+	for _, prefix := range []netip.Prefix{Crowd4, Crowd6} {
+		route := &netlink.Route{
+			LinkIndex: lo.Attrs().Index, Dst: network(prefix), Type: unix.RTN_LOCAL,
+			Table: unix.RT_TABLE_LOCAL, Scope: netlink.SCOPE_HOST,
+		}
+		if err := l.Client.link.RouteAdd(route); err != nil {
+			return fmt.Errorf("make %s local in %s: %w", prefix, l.Client.Name, err)
+		}
+	}
+	return l.Client.Sysctl("net.ipv6.ip_nonlocal_bind", "1")
 }
 
 // assign gives a port its addresses; the IPv6 one is usable at once.

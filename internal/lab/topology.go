@@ -12,13 +12,16 @@ import (
 // The address plan, the same in both topologies: the hosts' networks are
 // subnets of one that they share when the edge is a bridge.
 //
-//	client   10.99.1.2  fd99:0:0:1::2
+//	client   10.99.1.2  fd99:0:0:1::2    also 10.100.0.0/16, fd99:4000::/48
 //	attacker 10.99.2.2  fd99:0:0:2::2    floods from 10.128.0.0/9, fd99:8000::/32
 //	server   10.99.3.2  fd99:0:0:3::2
 //	edge     .1 and ::1 in each, if it routes
 var (
 	FloodSources4 = netip.MustParsePrefix("10.128.0.0/9")
 	FloodSources6 = netip.MustParsePrefix("fd99:8000::/32")
+	// Crowd4 and Crowd6 are addresses of many clients, all at the client's host.
+	Crowd4 = netip.MustParsePrefix("10.100.0.0/16")
+	Crowd6 = netip.MustParsePrefix("fd99:4000::/48")
 )
 
 const (

@@ -27,10 +27,8 @@ const (
 	// contactsLimit is how many connections a client may need for its first
 	// contact; one on which packets are lost may need more.
 	contactsLimit, lossyContactsLimit = 2, 6
-	// repeatedAfter is when a client repeats a SYN, nearly: it does after 1 s.
-	repeatedAfter = 800 * time.Millisecond
-	reusedPort    = 41000
-	reusedTimes   = 8
+	reusedPort                        = 41000
+	reusedTimes                       = 8
 )
 
 // strategyBytes is how much goes each way over one connection.
@@ -158,11 +156,12 @@ func (r *trialOf) firstContact(t *testing.T) {
 		connections := r.meet(t, from, address, contactsLimit)
 		took := time.Since(begin)
 		t.Logf("%d connections, %s", connections, took.Round(time.Millisecond))
-		if want := map[contact]int{served: 1, reset: 2, delayed: 1}[r.contact]; connections != want {
-			t.Errorf("%d connections were needed, want %d", connections, want)
+		want := map[contact]int{served: 1, reset: 2, delayed: 1}[r.contact]
+		if want == 2 && from.name != r.stacks[0].name && strings.Contains(address, "[") {
+			want = 1 // both stacks' addresses are of one /64, which the first has made known
 		}
-		if r.contact == delayed && from.name != "Linux" && took < repeatedAfter {
-			t.Errorf("the first SYN was served, after %s", took)
+		if connections != want {
+			t.Errorf("%d connections were needed, want %d", connections, want)
 		}
 		begin = time.Now()
 		r.exchange(1000).mustRun(t, from, 0, address)
