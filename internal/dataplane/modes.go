@@ -289,7 +289,7 @@ func openModes(root, agent string) (*modeMaps, error) {
 	}
 	m := &modeMaps{}
 	for name, to := range map[string]**ebpf.Map{"labels": &m.labels, "services": &m.services, "detectors": &m.detectors} {
-		if name == "detectors" && agent == ServerAgent {
+		if name == "detectors" && agent != EdgeAgent {
 			continue
 		}
 		var err error
@@ -312,7 +312,7 @@ func (m *modeMaps) close() {
 // eachAgent runs f for every agent that is pinned below root.
 func eachAgent(root string, f func(agent string, m *modeMaps) error) error {
 	some := false
-	for _, agent := range []string{EdgeAgent, ServerAgent} {
+	for _, agent := range []string{EdgeAgent, ServerAgent, HostAgent} {
 		m, err := openModes(root, agent)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
