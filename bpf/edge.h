@@ -15,6 +15,7 @@
 #include "auth.h"
 #include "budget.h"
 #include "filter.h"
+#include "flows.h"
 #include "forward.h"
 #include "modes.h"
 #include "relay.h"
@@ -298,6 +299,18 @@ INLINE struct decision decide_admitted(const struct packet *p, const struct serv
 	return decided(ACTION_PASS, VERDICT_PASS_COOKIE);
 }
 
+/* An idle connection that the filter has forgotten: who translates it has not. */
+NOINLINE bool flow_is_proxied(const struct packet *p, const struct service *service)
+{
+	struct endpoints e;
+
+	if (service->strategy != STRATEGY_PROXY)
+		return false;
+	endpoints_of(&p->flow, false, &e);
+	const struct translation *t = bpf_map_lookup_elem(&flows, &e);
+	return t && translation_lives(t);
+}
+
 INLINE struct decision decide_doubtful(struct xdp_md *ctx, const struct packet *p,
 				       const struct service *service, u32 id, u32 stance,
 				       const struct moment *now)
@@ -320,6 +333,10 @@ INLINE struct decision decide_doubtful(struct xdp_md *ctx, const struct packet *
 	    service_conduct(service, id, now) ==
 		    CONDUCT_LEARNS) /* fail open: it may be a connection older than we are */
 		return decided(ACTION_PASS, VERDICT_PASS_LEARNING);
+	if (proxies && flow_is_proxied(p, service)) {
+		filter_add(&p->flow);
+		return decided(ACTION_PASS, VERDICT_PASS_PROXIED);
+	}
 	if (keys_end_passes(service, now))
 		return decided(ACTION_PASS, VERDICT_PASS_NO_KEY);
 	if (forward_mode == FORWARD_LOCAL && socket_exists(ctx, p)) {

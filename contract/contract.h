@@ -711,6 +711,7 @@ enum verdict {
 	VERDICT_PASS_OPENED,           /* the server's SYN-ACK, as the client's window update */
 	VERDICT_SENT_SYN,              /* the server has said nothing: its SYN again */
 	VERDICT_SENT_RESET,            /* and at last the client's RST */
+	VERDICT_PASS_PROXIED,          /* unknown to the filter, but the edge translates it */
 
 	/* edge: strategies auth-* */
 	VERDICT_ANSWER_CHALLENGE,      /* SYN, answered by a wrong acknowledgement */

@@ -85,6 +85,14 @@ type kernelDetector struct {
 	Pad          uint32
 }
 
+type kernelEndpoints struct {
+	_            structs.HostLayout
+	ClientBe     [4]uint32
+	ServerBe     [4]uint32
+	ClientPortBe uint16
+	ServerPortBe uint16
+}
+
 type kernelEpochCache struct {
 	_        structs.HostLayout
 	Epoch    uint64
@@ -222,6 +230,22 @@ type kernelTally struct {
 	Finished uint64
 }
 
+type kernelTranslation struct {
+	_              structs.HostLayout
+	ExpiresNs      uint64
+	ClientIsn      uint32
+	Cookie         uint32
+	Delta          uint32
+	StampDelta     uint32
+	State          uint8
+	Timestamps     uint8
+	ClientScale    uint8
+	AnnouncedScale uint8
+	KernelScale    uint8
+	Requeues       uint8
+	AckedHigh      uint16
+}
+
 type kernelWhitelistKey struct {
 	_       structs.HostLayout
 	Source  [4]uint32
@@ -260,6 +284,7 @@ const (
 	kernelMapFilter             = "filter"
 	kernelMapFilterLines        = "filter_lines"
 	kernelMapFlowBudgets        = "flow_budgets"
+	kernelMapFlows              = "flows"
 	kernelMapKeys               = "keys"
 	kernelMapLabels             = "labels"
 	kernelMapListeners          = "listeners"
@@ -383,6 +408,7 @@ type kernelMapSpecs struct {
 	Filter        *ebpf.MapSpec `ebpf:"filter"`
 	FilterLines   *ebpf.MapSpec `ebpf:"filter_lines"`
 	FlowBudgets   *ebpf.MapSpec `ebpf:"flow_budgets"`
+	Flows         *ebpf.MapSpec `ebpf:"flows"`
 	Keys          *ebpf.MapSpec `ebpf:"keys"`
 	Labels        *ebpf.MapSpec `ebpf:"labels"`
 	Listeners     *ebpf.MapSpec `ebpf:"listeners"`
@@ -466,6 +492,7 @@ type kernelMaps struct {
 	Filter        *ebpf.Map `ebpf:"filter"`
 	FilterLines   *ebpf.Map `ebpf:"filter_lines"`
 	FlowBudgets   *ebpf.Map `ebpf:"flow_budgets"`
+	Flows         *ebpf.Map `ebpf:"flows"`
 	Keys          *ebpf.Map `ebpf:"keys"`
 	Labels        *ebpf.Map `ebpf:"labels"`
 	Listeners     *ebpf.Map `ebpf:"listeners"`
@@ -503,6 +530,7 @@ func (m *kernelMaps) Close() error {
 		m.Filter,
 		m.FilterLines,
 		m.FlowBudgets,
+		m.Flows,
 		m.Keys,
 		m.Labels,
 		m.Listeners,

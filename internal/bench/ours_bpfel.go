@@ -85,6 +85,14 @@ type oursDetector struct {
 	Pad          uint32
 }
 
+type oursEndpoints struct {
+	_            structs.HostLayout
+	ClientBe     [4]uint32
+	ServerBe     [4]uint32
+	ClientPortBe uint16
+	ServerPortBe uint16
+}
+
 type oursEpochCache struct {
 	_        structs.HostLayout
 	Epoch    uint64
@@ -222,6 +230,22 @@ type oursTally struct {
 	Finished uint64
 }
 
+type oursTranslation struct {
+	_              structs.HostLayout
+	ExpiresNs      uint64
+	ClientIsn      uint32
+	Cookie         uint32
+	Delta          uint32
+	StampDelta     uint32
+	State          uint8
+	Timestamps     uint8
+	ClientScale    uint8
+	AnnouncedScale uint8
+	KernelScale    uint8
+	Requeues       uint8
+	AckedHigh      uint16
+}
+
 type oursWhitelistKey struct {
 	_       structs.HostLayout
 	Source  [4]uint32
@@ -260,6 +284,7 @@ const (
 	oursMapFilter             = "filter"
 	oursMapFilterLines        = "filter_lines"
 	oursMapFlowBudgets        = "flow_budgets"
+	oursMapFlows              = "flows"
 	oursMapKeys               = "keys"
 	oursMapLabels             = "labels"
 	oursMapListeners          = "listeners"
@@ -383,6 +408,7 @@ type oursMapSpecs struct {
 	Filter        *ebpf.MapSpec `ebpf:"filter"`
 	FilterLines   *ebpf.MapSpec `ebpf:"filter_lines"`
 	FlowBudgets   *ebpf.MapSpec `ebpf:"flow_budgets"`
+	Flows         *ebpf.MapSpec `ebpf:"flows"`
 	Keys          *ebpf.MapSpec `ebpf:"keys"`
 	Labels        *ebpf.MapSpec `ebpf:"labels"`
 	Listeners     *ebpf.MapSpec `ebpf:"listeners"`
@@ -466,6 +492,7 @@ type oursMaps struct {
 	Filter        *ebpf.Map `ebpf:"filter"`
 	FilterLines   *ebpf.Map `ebpf:"filter_lines"`
 	FlowBudgets   *ebpf.Map `ebpf:"flow_budgets"`
+	Flows         *ebpf.Map `ebpf:"flows"`
 	Keys          *ebpf.Map `ebpf:"keys"`
 	Labels        *ebpf.Map `ebpf:"labels"`
 	Listeners     *ebpf.Map `ebpf:"listeners"`
@@ -503,6 +530,7 @@ func (m *oursMaps) Close() error {
 		m.Filter,
 		m.FilterLines,
 		m.FlowBudgets,
+		m.Flows,
 		m.Keys,
 		m.Labels,
 		m.Listeners,

@@ -147,6 +147,14 @@ const (
 	edgeDetectorPhaseDETECTOR_LEAVING edgeDetectorPhase = 3
 )
 
+type edgeEndpoints struct {
+	_            structs.HostLayout
+	ClientBe     [4]uint32
+	ServerBe     [4]uint32
+	ClientPortBe uint16
+	ServerPortBe uint16
+}
+
 type edgeEpochCache struct {
 	_        structs.HostLayout
 	Epoch    uint64
@@ -388,6 +396,22 @@ type edgeTicking struct {
 	Pad    uint32
 }
 
+type edgeTranslation struct {
+	_              structs.HostLayout
+	ExpiresNs      uint64
+	ClientIsn      uint32
+	Cookie         uint32
+	Delta          uint32
+	StampDelta     uint32
+	State          uint8
+	Timestamps     uint8
+	ClientScale    uint8
+	AnnouncedScale uint8
+	KernelScale    uint8
+	Requeues       uint8
+	AckedHigh      uint16
+}
+
 type edgeTransmitFailure uint32
 
 const (
@@ -465,21 +489,22 @@ const (
 	edgeVerdictVERDICT_PASS_OPENED            edgeVerdict = 61
 	edgeVerdictVERDICT_SENT_SYN               edgeVerdict = 62
 	edgeVerdictVERDICT_SENT_RESET             edgeVerdict = 63
-	edgeVerdictVERDICT_ANSWER_CHALLENGE       edgeVerdict = 64
-	edgeVerdictVERDICT_ANSWER_RESET           edgeVerdict = 65
-	edgeVerdictVERDICT_DROP_CHALLENGED        edgeVerdict = 66
-	edgeVerdictVERDICT_PASS_WHITELISTED       edgeVerdict = 67
-	edgeVerdictVERDICT_PASS_FINISHED          edgeVerdict = 68
-	edgeVerdictVERDICT_DROP_SYN_RATE          edgeVerdict = 69
-	edgeVerdictVERDICT_DROP_WHITELIST_FULL    edgeVerdict = 70
-	edgeVerdictVERDICT_DROP_DENIED            edgeVerdict = 71
-	edgeVerdictVERDICT_DROP_SPOOFED_INSIDE    edgeVerdict = 72
-	edgeVerdictVERDICT_DROP_OTHER_PORT        edgeVerdict = 73
-	edgeVerdictVERDICT_DROP_LOW_TTL           edgeVerdict = 74
-	edgeVerdictVERDICT_DROP_FLOW_BUDGET       edgeVerdict = 75
-	edgeVerdictVERDICT_DROP_ANSWER_LIMIT      edgeVerdict = 76
-	edgeVerdictVERDICT_PASS_BYPASS            edgeVerdict = 77
-	edgeVerdictVERDICT_COUNT                  edgeVerdict = 78
+	edgeVerdictVERDICT_PASS_PROXIED           edgeVerdict = 64
+	edgeVerdictVERDICT_ANSWER_CHALLENGE       edgeVerdict = 65
+	edgeVerdictVERDICT_ANSWER_RESET           edgeVerdict = 66
+	edgeVerdictVERDICT_DROP_CHALLENGED        edgeVerdict = 67
+	edgeVerdictVERDICT_PASS_WHITELISTED       edgeVerdict = 68
+	edgeVerdictVERDICT_PASS_FINISHED          edgeVerdict = 69
+	edgeVerdictVERDICT_DROP_SYN_RATE          edgeVerdict = 70
+	edgeVerdictVERDICT_DROP_WHITELIST_FULL    edgeVerdict = 71
+	edgeVerdictVERDICT_DROP_DENIED            edgeVerdict = 72
+	edgeVerdictVERDICT_DROP_SPOOFED_INSIDE    edgeVerdict = 73
+	edgeVerdictVERDICT_DROP_OTHER_PORT        edgeVerdict = 74
+	edgeVerdictVERDICT_DROP_LOW_TTL           edgeVerdict = 75
+	edgeVerdictVERDICT_DROP_FLOW_BUDGET       edgeVerdict = 76
+	edgeVerdictVERDICT_DROP_ANSWER_LIMIT      edgeVerdict = 77
+	edgeVerdictVERDICT_PASS_BYPASS            edgeVerdict = 78
+	edgeVerdictVERDICT_COUNT                  edgeVerdict = 79
 	edgeVerdictVERDICT_STRIDE                 edgeVerdict = 128
 )
 
@@ -523,6 +548,7 @@ const (
 	edgeMapFilter             = "filter"
 	edgeMapFilterLines        = "filter_lines"
 	edgeMapFlowBudgets        = "flow_budgets"
+	edgeMapFlows              = "flows"
 	edgeMapKeys               = "keys"
 	edgeMapLabels             = "labels"
 	edgeMapListeners          = "listeners"
@@ -653,6 +679,7 @@ type edgeMapSpecs struct {
 	Filter           *ebpf.MapSpec `ebpf:"filter"`
 	FilterLines      *ebpf.MapSpec `ebpf:"filter_lines"`
 	FlowBudgets      *ebpf.MapSpec `ebpf:"flow_budgets"`
+	Flows            *ebpf.MapSpec `ebpf:"flows"`
 	Keys             *ebpf.MapSpec `ebpf:"keys"`
 	Labels           *ebpf.MapSpec `ebpf:"labels"`
 	Listeners        *ebpf.MapSpec `ebpf:"listeners"`
@@ -741,6 +768,7 @@ type edgeMaps struct {
 	Filter           *ebpf.Map `ebpf:"filter"`
 	FilterLines      *ebpf.Map `ebpf:"filter_lines"`
 	FlowBudgets      *ebpf.Map `ebpf:"flow_budgets"`
+	Flows            *ebpf.Map `ebpf:"flows"`
 	Keys             *ebpf.Map `ebpf:"keys"`
 	Labels           *ebpf.Map `ebpf:"labels"`
 	Listeners        *ebpf.Map `ebpf:"listeners"`
@@ -783,6 +811,7 @@ func (m *edgeMaps) Close() error {
 		m.Filter,
 		m.FilterLines,
 		m.FlowBudgets,
+		m.Flows,
 		m.Keys,
 		m.Labels,
 		m.Listeners,

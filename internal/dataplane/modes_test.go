@@ -375,7 +375,7 @@ func TestHandshakesAreFinishedByTheServersWord(t *testing.T) {
 // timer ends that, and no daemon.
 func TestStartingServiceBecomesOneThatIsAlwaysDefended(t *testing.T) {
 	e := adaptive(t, policy.DefaultDetect)
-	m := modeMaps{e.labels, e.services, e.Detectors}
+	m := modeMaps{e.labels, e.services, e.Detectors, e.Clock}
 	if err := m.set(web, policy.Adaptive, policy.Always); err != nil {
 		t.Fatal(err)
 	}
