@@ -42,6 +42,8 @@ INLINE struct arrival arrival_passes(enum verdict verdict)
 INLINE bool service_acts(u32 id, const struct service *service)
 {
 	(void)id;
+	if (service->mode == MODE_AUTO) /* fail open where nobody says when */
+		return hears_edges;
 	return service->mode != MODE_OFF && service->mode != MODE_MONITOR;
 }
 

@@ -15,6 +15,7 @@
 #include "auth.h"
 #include "budget.h"
 #include "filter.h"
+#include "flows.h"
 #include "forward.h"
 #include "modes.h"
 #include "relay.h"
@@ -22,6 +23,8 @@
 
 /* Some service has a min_ttl; set when loading. */
 const volatile bool ttl_matters = false;
+/* Or a budget, or is proxied. One switch: each is a load for every packet. */
+const volatile bool verified_is_judged = false;
 
 /* Beside what programs return. */
 enum { EDGE_GOES_ON = -1, EDGE_CHALLENGES = -2 };
@@ -56,6 +59,25 @@ INLINE const struct service *edge_service(const struct packet *p, const struct m
 	return service;
 }
 
+/* Whether any service of the address is defended now. If none is, *monitored is
+ * one that counts what it would do. */
+NOINLINE u32 address_is_defended(const struct packet *p, u32 *monitored)
+{
+	const struct port_set *set = p ? prefix_find(p->flow.destination, p->flow.v6) : NULL;
+
+	return set && defended_at(set, monitored);
+}
+
+INLINE int drop_other_port(struct xdp_md *ctx, const struct packet *p)
+{
+	u32 monitored = SERVICE_NONE;
+
+	if (address_is_defended(p, &monitored))
+		return drop(SERVICE_NONE, VERDICT_DROP_OTHER_PORT);
+	return pass(ctx, p, monitored,
+		    monitored == SERVICE_NONE ? VERDICT_PASS_OTHER : VERDICT_DROP_OTHER_PORT);
+}
+
 /*
  * No service: the packet goes on, unless it is TCP to another port of a
  * protected address and such is lost. What the inside has opened is in the
@@ -67,12 +89,12 @@ INLINE int edge_unserved(struct xdp_md *ctx, const struct packet *p, const struc
 	if (LIKELY(!other_tcp_drops || id != SERVICE_NONE || !(stance & STANCE_OTHER)))
 		return pass(ctx, p, id, passes);
 	if (flags_open(p->flags))
-		return drop(SERVICE_NONE, VERDICT_DROP_OTHER_PORT);
+		return drop_other_port(ctx, p);
 	if (filter_has(&p->flow))
 		return pass(ctx, p, SERVICE_NONE, VERDICT_PASS_VERIFIED);
 	if (now->learning)
 		return pass(ctx, p, SERVICE_NONE, VERDICT_PASS_LEARNING);
-	return drop(SERVICE_NONE, VERDICT_DROP_OTHER_PORT);
+	return drop_other_port(ctx, p);
 }
 
 /* Hops that the packet has left; 255 where that cannot be read, which cannot be. */
@@ -138,7 +160,7 @@ GLOBAL int edge_verified(struct xdp_md *ctx, struct packet *p)
  * a known flow. */
 INLINE bool edge_bypasses(struct packet *p, const struct moment *now)
 {
-	if (LIKELY(!(source_checks & SOURCES_PLACED)) || !source_bypasses(p, now->monotonic_ns))
+	if (LIKELY(!(sources.checks & SOURCES_PLACED)) || !source_bypasses(p, now->monotonic_ns))
 		return false;
 	filter_add(&p->flow);
 	return true;
@@ -279,9 +301,21 @@ INLINE struct decision decide_admitted(const struct packet *p, const struct serv
 	return decided(ACTION_PASS, VERDICT_PASS_COOKIE);
 }
 
+/* An idle connection that the filter has forgotten: who translates it has not. */
+NOINLINE bool flow_is_proxied(const struct packet *p, const struct service *service)
+{
+	struct endpoints e;
+
+	if (service->strategy != STRATEGY_PROXY)
+		return false;
+	endpoints_of(&p->flow, false, &e);
+	const struct translation *t = bpf_map_lookup_elem(&flows, &e);
+	return t && translation_lives(t);
+}
+
 INLINE struct decision decide_doubtful(struct xdp_md *ctx, const struct packet *p,
 				       const struct service *service, u32 id, u32 stance,
-				       const struct moment *now, enum conduct conduct)
+				       const struct moment *now)
 {
 	enum verdict fault = flags_fault(p->flags);
 
@@ -298,8 +332,13 @@ INLINE struct decision decide_doubtful(struct xdp_md *ctx, const struct packet *
 	     (proxies && window_question_admits(p, service, now))))
 		return decide_admitted(p, service, id, stance, now);
 	if (now->learning || stance & STANCE_LEARNS ||
-	    conduct == CONDUCT_LEARNS) /* fail open: it may be a connection older than we are */
+	    service_conduct(service, id, now) ==
+		    CONDUCT_LEARNS) /* fail open: it may be a connection older than we are */
 		return decided(ACTION_PASS, VERDICT_PASS_LEARNING);
+	if (proxies && flow_is_proxied(p, service)) {
+		filter_add(&p->flow);
+		return decided(ACTION_PASS, VERDICT_PASS_PROXIED);
+	}
 	if (keys_end_passes(service, now))
 		return decided(ACTION_PASS, VERDICT_PASS_NO_KEY);
 	if (forward_mode == FORWARD_LOCAL && socket_exists(ctx, p)) {
@@ -324,17 +363,20 @@ GLOBAL int edge_doubtful(struct xdp_md *ctx, struct packet *p)
 
 	if (!service)
 		return edge_unserved(ctx, p, &now, id, stance, passes);
-	enum conduct conduct = service_conduct(service, id, &now);
-	if (UNLIKELY(conduct == CONDUCT_PASSES)) /* fail open: there is no flood */
+	if (UNLIKELY(service_conduct(service, id, &now) ==
+		     CONDUCT_PASSES)) /* fail open: there is no flood */
 		return pass(ctx, p, id, VERDICT_PASS_PASSIVE);
-	if (strategy_whitelists(strategy_of(service)) && conduct != CONDUCT_MONITORS &&
+	if (strategy_whitelists(strategy_of(service)) &&
+	    service_conduct(service, id, &now) != CONDUCT_MONITORS &&
 	    !expires_behind(ctx, p, service)) {
 		int action = auth_doubtful(ctx, p, service, id);
 
 		if (action != AUTH_UNKNOWN)
 			return action;
 	}
-	struct decision d = decide_doubtful(ctx, p, service, id, stance, &now, conduct);
+	struct decision d = decide_doubtful(ctx, p, service, id, stance, &now);
+	/* Asked again, and not kept: else the verifier walks the cookies once for each. */
+	enum conduct conduct = service_conduct(service, id, &now);
 	if (d.action == ACTION_PASS || conduct == CONDUCT_MONITORS)
 		return pass(ctx, p, id, d.verdict);
 	if (d.action == ACTION_RELAY)
@@ -402,7 +444,7 @@ INLINE int from_outside(struct xdp_md *ctx)
 
 	if (UNLIKELY(!packet_plain(data, end, &p)))
 		parsed = packet_frame(data, end, &p);
-	if (UNLIKELY(source_checks)) {
+	if (UNLIKELY(sources.checks)) {
 		int action = edge_source(ctx, &p, parsed);
 
 		if (action != EDGE_GOES_ON)
@@ -411,9 +453,8 @@ INLINE int from_outside(struct xdp_md *ctx)
 	if (parsed != PARSED_TCP)
 		return edge_unparsed(ctx, &p, parsed);
 	if (LIKELY(flags_acknowledge(p.flags)) && filter_has(&p.flow))
-		return proxies || ttl_matters || packets_limited ?
-			       edge_verified(ctx, &p) :
-			       pass(ctx, &p, SERVICE_NONE, VERDICT_PASS_VERIFIED);
+		return verified_is_judged ? edge_verified(ctx, &p) :
+					    pass(ctx, &p, SERVICE_NONE, VERDICT_PASS_VERIFIED);
 	if (!flags_open(p.flags))
 		return edge_doubtful(ctx, &p);
 	int action = edge_open(ctx, &p);

@@ -35,10 +35,11 @@ INLINE int pass_up(u32 service, enum verdict verdict)
 	return XDP_PASS;
 }
 
-INLINE int lose(u32 service, enum verdict verdict)
+/* Of a service that is only monitored everything passes. */
+INLINE int lose(const struct service *s, u32 id, enum verdict verdict)
 {
-	count(service, verdict);
-	return XDP_DROP;
+	count(id, verdict);
+	return s->mode == MODE_MONITOR ? XDP_PASS : XDP_DROP;
 }
 
 /* Of the flow alone, without the client's ISN. */
@@ -140,56 +141,70 @@ INLINE enum verdict listener_ask(struct xdp_md *ctx, const struct packet *p, str
 	return VERDICT_ANSWER_SYN;
 }
 
+INLINE int syn_reply(struct xdp_md *ctx, const struct packet *p, const struct service *s, u32 id,
+		     const struct asked *a)
+{
+	if (s->mode == MODE_MONITOR)
+		return pass_up(id, VERDICT_ANSWER_SYN);
+	if (!answer_write(ctx, p, &a->options, &a->synack))
+		return lose(s, id, VERDICT_DROP_NO_ROOM);
+	count(id, VERDICT_ANSWER_SYN);
+	return answer_by_redirect ? (int)bpf_redirect(ctx->ingress_ifindex, 0) : XDP_TX;
+}
+
 GLOBAL int syn_answer(struct xdp_md *ctx, struct packet *p, u32 id, u64 now_ns)
 {
+	const struct service *s = service_get(id);
 	struct bimodal *b = mode_of(id);
 	struct asked asked = { .now_ns = now_ns };
 
-	if (!p || !b)
+	if (!p || !b || !s)
 		return XDP_DROP; /* cannot be: the verifier's doubt */
-	bool floods = flood_always || b->mode == BIMODAL_FLOOD;
+	bool always = service_is_always(s), floods = always || b->mode == BIMODAL_FLOOD;
 	if (source_is_bad(&p->flow) || sent_to_many(ctx))
-		return floods ? lose(id, VERDICT_DROP_BAD_SOURCE) : pass_up(id, VERDICT_PASS_SYN);
+		return floods ? lose(s, id, VERDICT_DROP_BAD_SOURCE) :
+				pass_up(id, VERDICT_PASS_SYN);
 	struct bpf_sock *sk = socket_of(ctx, p);
 	if (!sk)
 		return pass_up(id, VERDICT_PASS_NO_LISTENER);
 	enum verdict verdict = listener_ask(ctx, p, sk, &asked);
 	bpf_sk_release(sk);
 	if (verdict == VERDICT_DROP_ACCEPT_FULL && floods)
-		return lose(id, verdict);
+		return lose(s, id, verdict);
 	if (verdict != VERDICT_ANSWER_SYN)
 		return pass_up(id, floods ? verdict : VERDICT_PASS_SYN);
-	if (asked.queue_full && !flood_always)
+	if (asked.queue_full && !always)
 		mode_press(id, b, CHANGE_QUEUE, now_ns);
 	else if (!floods) /* a cookie says nothing of the queue */
 		return pass_up(id, VERDICT_PASS_SYN);
-	if (!answer_write(ctx, p, &asked.options, &asked.synack))
-		return lose(id, VERDICT_DROP_NO_ROOM);
-	count(id, VERDICT_ANSWER_SYN);
-	return answer_by_redirect ? (int)bpf_redirect(ctx->ingress_ifindex, 0) : XDP_TX;
+	return syn_reply(ctx, p, s, id, &asked);
 }
 
 /* In passive mode a SYN is counted, and one in T1 tries the kernel's queue. */
 INLINE int syn_arrives(struct xdp_md *ctx, struct packet *p)
 {
-	int id = service_at(p->flow.destination, p->flow.v6, flow_destination_port(&p->flow));
-
-	if (id <= SERVICE_NONE)
-		return pass_up(SERVICE_NONE, VERDICT_PASS_OTHER);
-	struct bimodal *b = mode_of((u32)id);
+	int found = service_at(p->flow.destination, p->flow.v6, flow_destination_port(&p->flow));
+	u32 id = (u32)found;
+	const struct service *s = found > SERVICE_NONE ? service_get(id) : NULL;
+	struct bimodal *b = mode_of(id);
 	u64 now_ns = bpf_ktime_get_coarse_ns();
-	if (!b)
-		return pass_up(SERVICE_NONE, VERDICT_PASS_OTHER); /* fail open: cannot be */
-	syn_count((u32)id);
-	if (flood_always)
-		return syn_answer(ctx, p, (u32)id, now_ns);
+
+	if (!s || !b)
+		return pass_up(SERVICE_NONE, VERDICT_PASS_OTHER);
+	syn_count(id);
+	if (s->mode == MODE_OFF)
+		return pass_up(id, VERDICT_PASS_OFF);
+	if (service_is_always(s)) {
+		mode_press(id, b, CHANGE_ORDERED, now_ns);
+		return syn_answer(ctx, p, id, now_ns);
+	}
 	struct bimodal_limits limits = limits_now();
 	enum bimodal_syn syn = bimodal_count(b, &limits, now_ns);
 	if (syn == SYN_PRESSES)
-		mode_press((u32)id, b, CHANGE_SYNS, now_ns);
-	if (mode_floods((u32)id, b, now_ns) || syn == SYN_OPENS)
-		return syn_answer(ctx, p, (u32)id, now_ns);
-	return pass_up((u32)id, VERDICT_PASS_SYN);
+		mode_press(id, b, CHANGE_SYNS, now_ns);
+	if (mode_floods(s, id, b, now_ns) || syn == SYN_OPENS)
+		return syn_answer(ctx, p, id, now_ns);
+	return pass_up(id, VERDICT_PASS_SYN);
 }
 
 /* ---- anything else, to a port in flood mode ------------------------------ */
@@ -245,24 +260,28 @@ GLOBAL int stray_arrives(struct xdp_md *ctx, struct packet *p)
 {
 	if (!p)
 		return XDP_DROP; /* cannot be: the verifier's doubt */
-	int id = service_at(p->flow.destination, p->flow.v6, flow_destination_port(&p->flow));
-	if (id <= SERVICE_NONE)
-		return pass_up(SERVICE_NONE, VERDICT_PASS_OTHER);
-	struct bimodal *b = mode_of((u32)id);
+	int found = service_at(p->flow.destination, p->flow.v6, flow_destination_port(&p->flow));
+	u32 id = (u32)found;
+	const struct service *s = found > SERVICE_NONE ? service_get(id) : NULL;
+	struct bimodal *b = mode_of(id);
 	u64 now_ns = bpf_ktime_get_coarse_ns();
-	if (!b || !mode_floods((u32)id, b, now_ns))
-		return pass_up((u32)id, VERDICT_PASS_CALM);
+	if (!s || !b)
+		return pass_up(SERVICE_NONE, VERDICT_PASS_OTHER);
+	if (s->mode == MODE_OFF)
+		return pass_up(id, VERDICT_PASS_OFF);
+	if (!mode_floods(s, id, b, now_ns))
+		return pass_up(id, VERDICT_PASS_CALM);
 	struct bpf_sock *sk = socket_of(ctx, p);
 	if (!sk)
-		return pass_up((u32)id, VERDICT_PASS_NO_LISTENER);
+		return pass_up(id, VERDICT_PASS_NO_LISTENER);
 	enum verdict verdict = VERDICT_PASS_SOCKET;
 	if (sk->state == BPF_TCP_LISTEN)
 		verdict = stray_verdict(ctx, p, sk, now_ns);
 	bpf_sk_release(sk);
 	if (verdict == VERDICT_PASS_SOCKET || verdict == VERDICT_PASS_KERNEL_COOKIE ||
 	    verdict == VERDICT_PASS_NO_COOKIE || verdict == VERDICT_PASS_BEHIND)
-		return pass_up((u32)id, verdict);
-	return lose((u32)id, verdict);
+		return pass_up(id, verdict);
+	return lose(s, id, verdict);
 }
 
 #endif

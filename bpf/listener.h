@@ -28,7 +28,6 @@ enum listener_facts {
 /* What the daemon writes. */
 struct host_facts {
 	u32 rmem_max; /* net.core.rmem_max, which no program can see */
-	u32 always;   /* for `status`: there is no passive mode */
 };
 
 struct {

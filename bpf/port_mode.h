@@ -5,7 +5,7 @@
 #define SMARTCOOKIE_PORT_MODE_H
 
 #include "lib/bimodal.h"
-#include "maps.h"
+#include "service.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -34,6 +34,7 @@ enum change_cause {
 	CHANGE_SYNS = 1, /* as many SYNs as the limit within T1 */
 	CHANGE_QUEUE,    /* the kernel's queue was full */
 	CHANGE_CALM,     /* neither, for T2 */
+	CHANGE_ORDERED,  /* the service's mode is always */
 };
 
 /* A change of mode, with the figures that caused it. */
@@ -62,7 +63,7 @@ struct generated_modes {
 
 /* Set when loading. */
 const volatile struct bimodal_limits flood_limits = {};
-const volatile bool flood_always = false; /* there is no passive mode */
+const volatile bool flood_always = false; /* the mode of all is always */
 
 INLINE struct bimodal_limits limits_now(void)
 {
@@ -131,12 +132,17 @@ INLINE void mode_press(u32 service, struct bimodal *b, enum change_cause cause, 
 		mode_changed(service, &was, cause, now_ns);
 }
 
+INLINE bool service_is_always(const struct service *s)
+{
+	return s->mode == MODE_ALWAYS || s->mode == MODE_STARTING;
+}
+
 /* Whether the port is in flood mode now. */
-INLINE bool mode_floods(u32 service, struct bimodal *b, u64 now_ns)
+INLINE bool mode_floods(const struct service *s, u32 service, struct bimodal *b, u64 now_ns)
 {
 	struct bimodal was = { .changed_ns = b->changed_ns };
 
-	if (flood_always)
+	if (service_is_always(s))
 		return true;
 	if (UNLIKELY(bimodal_rest(b, now_ns)))
 		mode_changed(service, &was, CHANGE_CALM, now_ns);
@@ -145,11 +151,13 @@ INLINE bool mode_floods(u32 service, struct bimodal *b, u64 now_ns)
 
 static long mode_rest_step(u32 service, u64 *now_ns)
 {
+	const struct service *s = service_get(service);
 	struct bimodal *b = mode_of(service);
 
-	if (b)
-		mode_floods(service, b, *now_ns);
-	return !b;
+	if (!s || !b)
+		return 1;
+	mode_floods(s, service, b, *now_ns);
+	return 0;
 }
 
 /* Run by the daemon once a second: a port that gets no packet any more ends its

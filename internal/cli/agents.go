@@ -147,7 +147,7 @@ func newHostCommand(env *environment) *cobra.Command {
 	}
 	cmd.Flags().StringVar(&ports, "ports", "", "`ports` and ranges to protect, such as 22,443,8000-8099")
 	cmd.Flags().StringVar(&setup, "setup", "auto", "`how` connections are made: auto, native, translate")
-	cmd.Flags().StringVar(&mode, "mode", "always", "`when` the ports are defended: off, monitor, auto, always")
+	cmd.Flags().StringVar(&mode, "mode", "always", "`when` the ports are defended: off, monitor, auto, always; auto with --cookies kernel if not given")
 	cmd.Flags().StringVar(&detect, "detect", "", "`limits` of --mode auto, such as syns=10000,unfinished=50,half_open=2048,calm=30s")
 	kernel.add(cmd)
 	cmd.Flags().BoolVar(&generic, "generic", false, "use XDP in the kernel's stack, where the driver has none (much slower)")

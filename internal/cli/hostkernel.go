@@ -28,7 +28,7 @@ type kernelFlags struct {
 func (k *kernelFlags) add(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&k.cookies, "cookies", "own", "`whose` cookies: own, kernel")
-	f.IntVar(&k.flood.SYNs, "flood-syns", defaultFloodSYNs, "with --cookies kernel: so many SYNs a `second` to a port are a flood; 0: always answer")
+	f.IntVar(&k.flood.SYNs, "flood-syns", defaultFloodSYNs, "with --cookies kernel: so many SYNs a `second` to a port are a flood; 0: --mode always")
 	f.DurationVar(&k.flood.Window, "flood-within", defaultWindow, "with --cookies kernel: `time` in which SYNs are counted (T1)")
 	f.DurationVar(&k.flood.Calm, "calm", defaultFloodCalm, "with --cookies kernel: `time` after which a flood counts as over (T2)")
 }
@@ -57,7 +57,16 @@ func (k *kernelFlags) apply(cmd *cobra.Command, c *host.Config) error {
 	if n := portCount(c.Ports); n > policy.MaxServices {
 		return usageErrorf("--ports: %d ports, at most %d with --cookies kernel", n, policy.MaxServices)
 	}
+	if cmd.Flags().Changed("detect") {
+		return usageErrorf("--detect: with --cookies kernel give --flood-syns, --flood-within, --calm")
+	}
 	c.KernelCookies, c.Flood = true, k.flood
+	if !cmd.Flags().Changed("mode") {
+		c.Mode = policy.Adaptive
+	}
+	if k.flood.SYNs == 0 && c.Mode == policy.Adaptive {
+		c.Mode = policy.Always
+	}
 	return k.check()
 }
 

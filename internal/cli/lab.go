@@ -125,7 +125,7 @@ func runLab(cmd *cobra.Command, env *environment, options labOptions) (err error
 func (o labOptions) oneCase(cmd *cobra.Command) bool {
 	flags := cmd.Flags()
 	return o.json || flags.Changed("defence") || flags.Changed("flood") || flags.Changed("flood-kind") || flags.Changed("duration") ||
-		flags.Changed("move-after") || flags.Changed("kill-after")
+		flags.Changed("move-after") || flags.Changed("kill-after") || flags.Changed("mode")
 }
 
 func (o labOptions) runCase(ctx context.Context, made *lab.Lab, env *environment, steps []lab.Step) error {

@@ -30,6 +30,7 @@ func TestLabRefusesWhatMakesNoSense(t *testing.T) {
 		{"--kill-after needs --edges 2", []string{"lab", "--kill-after", "1s"}},
 		{"--move-after: want a time above 0", []string{"lab", "--edges", "2", "--move-after", "-1s"}},
 		{`--server: "magic" is none of auto, native, translate`, []string{"lab", "--server", "magic"}},
+		{`--mode: "sometimes" is none of off, monitor, auto, always`, []string{"lab", "--mode", "sometimes"}},
 		{"--delay: want 0 to 10s", []string{"lab", "--delay", "1h"}},
 		{`"--inside-jitter" flag: want milliseconds`, []string{"lab", "--inside-jitter", "short"}},
 	} {

@@ -96,6 +96,7 @@ type shape struct {
 	edges      int
 	asymmetric bool
 	server     string
+	mode       string
 	wires      wireFlags
 }
 
@@ -104,11 +105,15 @@ func (s *shape) add(command *cobra.Command) {
 	command.Flags().IntVar(&s.edges, "edges", 1, "1, or 2 that share the flows by a hash")
 	command.Flags().BoolVar(&s.asymmetric, "asymmetric", false, "let what the server says pass the edges by")
 	command.Flags().StringVar(&s.server, "server", "auto", "how the server makes connections: auto, native or translate")
+	command.Flags().StringVar(&s.mode, "mode", "always", "when the service is defended: off, monitor, auto or always")
 	s.wires.add(command.Flags())
 }
 
 func (s *shape) options() (lab.Options, error) {
-	options := lab.Options{Topology: lab.Route, Edges: s.edges, Asymmetric: s.asymmetric, Setup: s.server}
+	options := lab.Options{Topology: lab.Route, Edges: s.edges, Asymmetric: s.asymmetric, Setup: s.server, Mode: s.mode}
+	if _, ok := policy.ParseMode(s.mode); !ok {
+		return lab.Options{}, usageErrorf("--mode: %q is none of off, monitor, auto, always", s.mode)
+	}
 	if _, ok := policy.ParseSetup(s.server); !ok {
 		return lab.Options{}, usageErrorf("--server: %q is none of auto, native, translate", s.server)
 	}

@@ -132,6 +132,7 @@ func writeModes(env *environment, states []dataplane.ServiceState) error {
 	for i := range states {
 		s := &states[i]
 		switch {
+		case s.Agent == dataplane.HostAgent: // its ports say it
 		case s.Mode == policy.Monitor:
 			fmt.Fprintf(&lines, "%s %s\tmonitor: its verdicts are foretold, everything passes\n", s.Agent, s.Name)
 		case s.State() != "":

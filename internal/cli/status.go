@@ -92,7 +92,11 @@ func writePorts(env *environment, ports []dataplane.PortMode) error {
 	table := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "\nport\tmode\tSYNs\tanswered\tchanges of mode\t")
 	for _, p := range ports {
-		fmt.Fprintf(table, "%d\t%s\t%d\t%d\t%d\t\n", p.Port, p.Mode, p.SYNs, p.Answered, p.Changes)
+		mode := p.Mode
+		if p.Monitor {
+			mode += " (monitor)"
+		}
+		fmt.Fprintf(table, "%d\t%s\t%d\t%d\t%d\t\n", p.Port, mode, p.SYNs, p.Answered, p.Changes)
 	}
 	return table.Flush()
 }

@@ -104,13 +104,20 @@ func (c *Edge) checkDetect(src *source, files []serviceFile) error {
 	}
 	for i := range c.Services {
 		d := &c.Services[i].Detect
-		for name, given := range map[string]bool{
-			"unfinished": files[i].Detect != nil && files[i].Detect.Unfinished != nil && d.Unfinished > 0,
-			"half_open":  files[i].Detect != nil && files[i].Detect.HalfOpen != nil && d.HalfOpen > 0,
+		given := files[i].Detect
+		if given == nil {
+			given = &detectFile{}
+		}
+		for _, limit := range []struct {
+			name  string
+			given bool
+		}{
+			{"unfinished", given.Unfinished != nil && d.Unfinished > 0},
+			{"half_open", given.HalfOpen != nil && d.HalfOpen > 0},
 		} {
-			if given {
-				return src.fail(fmt.Sprintf("$.services[%d].detect.%s", i, name),
-					"service %q: %s needs return traffic through this edge; syns does not", c.Services[i].Name, name)
+			if limit.given {
+				return src.fail(fmt.Sprintf("$.services[%d].detect.%s", i, limit.name),
+					"service %q: %s needs return traffic through this edge; syns does not", c.Services[i].Name, limit.name)
 			}
 		}
 		d.Unfinished, d.HalfOpen = 0, 0

@@ -167,6 +167,31 @@ func TestEdgeThatIsOffDoesNotEnforce(t *testing.T) {
 	}
 }
 
+// A mode that changes while the edge runs is told within a second, and needs no
+// new beginning.
+func TestEdgeThatBecomesPassiveStopsEnforcing(t *testing.T) {
+	p := newPair(t).enforced()
+	for range 3 {
+		p.edge.SetOff(agentID, true, false)
+		p.seconds(2)
+		p.wantPhase(Enforced)
+		if p.agentPlane.enforced > p.now {
+			t.Error("the agent is strict while a service is passive")
+		}
+		p.edge.SetOff(agentID, false, false)
+		p.seconds(2)
+		if p.agentPlane.enforced < p.now {
+			t.Error("the agent is not strict while all services are defended")
+		}
+	}
+	p.edge.SetOff(agentID, true, true)
+	p.seconds(5)
+	p.wantPhase(Unheard)
+	p.edge.SetOff(agentID, false, false)
+	p.seconds(120)
+	p.wantPhase(Enforced)
+}
+
 func TestAgentThatIsOffIsNotEnforced(t *testing.T) {
 	p := newPair(t).enforced()
 	p.local.Off = true

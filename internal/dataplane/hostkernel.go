@@ -14,7 +14,7 @@ import (
 
 // FloodLimits say when a port is in flood mode.
 type FloodLimits struct {
-	SYNs     int           // within Window that are pressure; 0: always in flood mode
+	SYNs     int           // within Window that are pressure
 	Window   time.Duration // T1
 	Calm     time.Duration // T2: so long without pressure ends it
 	CalmMost time.Duration // to which T2 doubles
@@ -63,13 +63,14 @@ func LoadHostKernel(pins *Pins, c HostKernelConfig) (*HostKernel, error) {
 	if pins != nil && slices.Equal(pinnedPorts(pins), rangesOf(c.Table)) {
 		groups = append(groups, modeGroup)
 	}
+	left := formerModes(pins, spec)
 	adopted, err := load(pins, spec, &h.objects, groups)
 	if err != nil {
 		return nil, err
 	}
 	m := &h.objects.hostKernelMaps
 	h.tables = tables{m.Keys, m.Clock, m.Services, m.Prefixes4, m.Prefixes6, m.PortRanges, m.Counters, m.Labels, hostKernelSlots}
-	if err := h.prepare(adopted["port_modes"]); err != nil {
+	if err := h.prepare(adopted["port_modes"], left); err != nil {
 		h.Close()
 		return nil, err
 	}
@@ -83,7 +84,7 @@ func (h *HostKernel) constants() map[string]any {
 			WindowNs: uint64(c.Limits.Window), CalmNs: uint64(c.Limits.Calm),
 			CalmMostNs: uint64(c.Limits.CalmMost), Syns: uint32(c.Limits.SYNs),
 		},
-		"flood_always":       c.Limits.SYNs == 0,
+		"flood_always":       c.Services[0].Mode == policy.Always,
 		"device_mss4":        c.MSS4,
 		"device_mss6":        c.MSS6,
 		"multi_buffer":       c.Interface.MTU > singleBufferMTU,
@@ -92,26 +93,34 @@ func (h *HostKernel) constants() map[string]any {
 	}
 }
 
-// prepare fills the tables. Modes that an earlier daemon left go on.
-func (h *HostKernel) prepare(adopted bool) error {
-	for id := range uint32(len(h.config.Services) + 1) {
+// prepare fills the tables. States that an earlier daemon left go on, and modes
+// that an operator has chosen until another one is configured.
+func (h *HostKernel) prepare(adopted bool, left map[string]former) error {
+	services := h.config.Services
+	if err := h.writeServices(services, h.config.Table, []string{services[0].Domain}); err != nil {
+		return err
+	}
+	for i := range services {
+		s, id, mode := &services[i], uint32(i+1), services[i].Mode
+		if f, ok := left[s.Name]; ok && f.configured == mode {
+			mode = f.mode
+		}
+		if err := h.writeMode(id, s, mode); err != nil {
+			return fmt.Errorf("write mode of port %s: %w", s.Name, err)
+		}
 		if adopted {
-			break
+			continue
 		}
 		if err := h.objects.PortModes.Put(id, hostKernelBimodal{CalmNs: uint64(h.config.Limits.Calm)}); err != nil {
 			return fmt.Errorf("write modes: %w", err)
 		}
 	}
-	return h.writeServices(h.config.Services, h.config.Table, []string{h.config.Services[0].Domain})
+	return nil
 }
 
 // SetReceiveMost tells the programs net.core.rmem_max.
 func (h *HostKernel) SetReceiveMost(bytes uint32) error {
-	v := hostKernelHostFacts{RmemMax: bytes}
-	if h.config.Limits.SYNs == 0 {
-		v.Always = 1
-	}
-	if err := h.objects.Facts.Put(uint32(0), v); err != nil {
+	if err := h.objects.Facts.Put(uint32(0), hostKernelHostFacts{RmemMax: bytes}); err != nil {
 		return fmt.Errorf("write facts: %w", err)
 	}
 	return nil
@@ -130,9 +139,9 @@ func (h *HostKernel) EndFloods() error {
 func (h *HostKernel) Attach(pins *Pins) error {
 	o := &h.objects
 	if err := pinMaps(pins, map[string]*ebpf.Map{
-		"counters": o.Counters, "services": o.Services, "port_ranges": o.PortRanges, "clock": o.Clock,
+		"counters": o.Counters, "services": o.Services, "labels": o.Labels, "port_ranges": o.PortRanges, "clock": o.Clock,
 		"prefixes4": o.Prefixes4, "prefixes6": o.Prefixes6, "transmit_failures": o.TransmitFailures,
-		"port_modes": o.PortModes, "port_syns": o.PortSyns, "flooded": o.Flooded, "facts": o.Facts,
+		"port_modes": o.PortModes, "port_syns": o.PortSyns, "flooded": o.Flooded,
 	}); err != nil {
 		return err
 	}

@@ -52,9 +52,10 @@ const (
 type hostKernelChangeCause uint32
 
 const (
-	hostKernelChangeCauseCHANGE_SYNS  hostKernelChangeCause = 1
-	hostKernelChangeCauseCHANGE_QUEUE hostKernelChangeCause = 2
-	hostKernelChangeCauseCHANGE_CALM  hostKernelChangeCause = 3
+	hostKernelChangeCauseCHANGE_SYNS    hostKernelChangeCause = 1
+	hostKernelChangeCauseCHANGE_QUEUE   hostKernelChangeCause = 2
+	hostKernelChangeCauseCHANGE_CALM    hostKernelChangeCause = 3
+	hostKernelChangeCauseCHANGE_ORDERED hostKernelChangeCause = 4
 )
 
 type hostKernelConnection struct {
@@ -69,7 +70,6 @@ type hostKernelConnection struct {
 type hostKernelHostFacts struct {
 	_       structs.HostLayout
 	RmemMax uint32
-	Always  uint32
 }
 
 type hostKernelKeySlot struct {

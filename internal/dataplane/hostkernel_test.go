@@ -125,6 +125,10 @@ type kernelHostAgent struct {
 // in flood mode, if nothing else is said.
 func newHostKernel(t testing.TB, limits FloodLimits, ports ...uint16) kernelHostAgent {
 	t.Helper()
+	mode := policy.Adaptive
+	if limits.SYNs == 0 {
+		mode = policy.Always
+	}
 	needRoot(t)
 	if err := errors.Join(loopback(), kernelCable()); err != nil {
 		t.Fatal(err)
@@ -134,7 +138,7 @@ func newHostKernel(t testing.TB, limits FloodLimits, ports ...uint16) kernelHost
 	c := HostKernelConfig{Interface: Interface{Name: "lo", Index: 1, MTU: 1500}, MSS4: 1460, MSS6: 1440, Limits: limits}
 	for _, p := range ports {
 		c.Services = append(c.Services, policy.Service{
-			Name: fmt.Sprint(p), Domain: "host", Mode: policy.Always, Ports: []policy.PortRange{port(p)},
+			Name: fmt.Sprint(p), Domain: "host", Mode: mode, Ports: []policy.PortRange{port(p)},
 			Prefixes: prefixes(kernelServer4.String()+"/32", kernelServer6.String()+"/128"),
 		})
 	}
@@ -577,7 +581,7 @@ func wantChange(t *testing.T, changes *ModeChanges, want ModeChange) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Within < 0 || got.Within > time.Hour || got.Lasted < 0 {
+	if got.Within < 0 || got.Cause == ManySYNs && got.Within > time.Hour || got.Lasted < 0 {
 		t.Errorf("within %s, lasted %s", got.Within, got.Lasted)
 	}
 	if got.Within, got.Lasted = 0, 0; want.SYNs == 0 {
@@ -637,4 +641,52 @@ func TestListenerThatCanTakeNoConnectionIsNotAsked(t *testing.T) {
 	eventually(t, "both wait to be accepted", func() bool {
 		return h.arrive(kernelSYN(false, plainPort, 23100, linuxOptions)).verdict == "drop_accept_full"
 	})
+}
+
+// setMode does what `smartcookie mode` does.
+func (h kernelHostAgent) setMode(service uint32, mode policy.Mode) {
+	h.t.Helper()
+	if err := putMode(h.services, service, mode); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func TestModeOfAPortDecidesWhatIsDone(t *testing.T) {
+	h := newHostKernel(t, patient, plainPort)
+	kernelListen(t, "tcp", plainPort)
+	changes, err := h.host.OpenModeChanges()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { changes.Close() })
+	syn, stray := kernelSYN(false, plainPort, 24000, linuxOptions), flagged(kernelSYN(true, plainPort, 24001, ""), wire.ACK)
+	h.setMode(1, policy.Off)
+	for range patient.SYNs {
+		h.want("off: SYN", syn, "pass_off")
+	}
+	h.setMode(1, policy.Always)
+	got := h.arrive(syn)
+	if got.verdict != "answer_syn" || got.action != xdpTX {
+		t.Errorf("always: SYN: %s, action %d", got.verdict, got.action)
+	}
+	wantChange(t, changes, ModeChange{Port: plainPort, Cause: Ordered, Calm: time.Hour})
+	h.press(1, -2*time.Hour)
+	if err := h.host.EndFloods(); err != nil {
+		t.Fatal(err)
+	}
+	h.want("always: ACK, however calm it is", stray, "drop_bad_cookie")
+
+	h.setMode(1, policy.Monitor) // in a flood
+	h.press(1, 0)
+	for what, p := range map[string]wire.Packet{"answer_syn": syn, "drop_bad_cookie": stray, "drop_unverified_rst": flagged(stray, wire.RST)} {
+		if got := h.arrive(p); got.verdict != what || got.action != xdpPass || string(got.out) != string(p.Frame()) {
+			t.Errorf("monitor: %s, action %d, want %s that passes", got.verdict, got.action, what)
+		}
+	}
+	h.setMode(1, policy.Off)
+	h.want("off: ACK in a flood", stray, "pass_off")
+	h.press(1, -2*time.Hour)
+	h.setMode(1, policy.Adaptive)
+	h.want("auto: ACK when it is calm", stray, "pass_calm")
+	h.want("auto: SYN", syn, "pass_syn")
 }

@@ -31,27 +31,48 @@ func servicesIn(mode policy.Mode, change ...func(*policy.Service)) []policy.Serv
 	return all
 }
 
-// Every way to prove strangers is there: a monitored service's packets come to
-// none of them.
+var everyStrategy = []policy.Strategy{policy.Split, policy.Proxy, policy.AuthCookie, policy.AuthFull, policy.AuthRST}
+
+// untouched wants a frame to go on as it came. What is proxied goes up to the
+// translator, which knows none of it.
+func (e edgeAgent) untouched(g golden, strategy policy.Strategy) outcome {
+	e.t.Helper()
+	frame := g.frame()
+	got := e.outside(frame)
+	up := strategy == policy.Proxy && got.action == xdpPass
+	if got.action != xdpRedirect && !up || !bytes.Equal(got.out, frame) {
+		e.t.Fatalf("action %d (%s), want %d\nin  %x\nout %x", got.action, got.verdict, xdpRedirect, frame, got.out)
+	}
+	return got
+}
+
+// A monitored service's packets come to nothing that answers, challenges or
+// drops, in whichever way strangers are proven.
 func TestMonitoredServiceChangesNoPacket(t *testing.T) {
-	for _, strategy := range []policy.Strategy{policy.Split, policy.Proxy, policy.AuthCookie, policy.AuthFull, policy.AuthRST} {
+	for _, strategy := range everyStrategy {
 		e := newEdge(t, inMode(policy.Monitor, func(s *policy.Service) { s.Strategy = strategy }))
 		for _, g := range goldens() {
 			t.Run(g.name, func(t *testing.T) {
 				e := edgeAgent{agent{e.tables, t}, e.edgeObjects}
 				e.forget()
-				frame := g.frame()
-				got := e.outside(frame)
-				// What is proxied goes up to the translator, which knows none of it.
-				up := strategy == policy.Proxy && got.action == xdpPass
-				if got.action != xdpRedirect && !up || !bytes.Equal(got.out, frame) {
-					t.Fatalf("action %d (%s), want %d\nin  %x\nout %x", got.action, got.verdict, xdpRedirect, frame, got.out)
-				}
-				if strategy == policy.Split && g.service < authCookie { // whose rows are of other strategies
-					wantForetold(t, g, got)
-				}
+				e.untouched(g, strategy)
 			})
 		}
+	}
+}
+
+// An edge that monitors gives no challenge, so that nobody can meet one.
+func TestMonitoredServiceForetellsWhatWouldBeDone(t *testing.T) {
+	e := newEdge(t, inMode(policy.Monitor))
+	for _, g := range goldens() {
+		if g.service != none && services[g.service-1].Strategy != policy.Split && g.in.Flags&wire.SYN == 0 {
+			continue
+		}
+		t.Run(g.name, func(t *testing.T) {
+			e := edgeAgent{agent{e.tables, t}, e.edgeObjects}
+			e.forget()
+			wantForetold(t, g, e.untouched(g, policy.Split))
+		})
 	}
 }
 
@@ -85,20 +106,68 @@ func TestMonitoringServerLetsEverythingPass(t *testing.T) {
 }
 
 func TestPassiveServiceChangesNoPacket(t *testing.T) {
-	e := newEdge(t, inMode(policy.Adaptive))
-	for _, g := range goldens() {
-		t.Run(g.name, func(t *testing.T) {
-			e := edgeAgent{agent{e.tables, t}, e.edgeObjects}
-			e.forget()
-			frame := g.frame()
-			got := e.outside(frame)
-			if got.action != xdpRedirect || !bytes.Equal(got.out, frame) {
-				t.Fatalf("action %d (%s), want %d\nin  %x\nout %x", got.action, got.verdict, xdpRedirect, frame, got.out)
-			}
-			if g.service != none && g.service != off && got.verdict != "pass_passive" {
-				t.Errorf("%s, want pass_passive", got.verdict)
-			}
+	for _, strategy := range everyStrategy {
+		e := newEdge(t, inMode(policy.Adaptive, func(s *policy.Service) { s.Strategy = strategy }))
+		for _, g := range goldens() {
+			t.Run(g.name, func(t *testing.T) {
+				e := edgeAgent{agent{e.tables, t}, e.edgeObjects}
+				e.forget()
+				got := e.untouched(g, strategy)
+				tags := strategy == policy.Proxy && got.verdict == "pass_off" // below two, nothing is proxied
+				if g.service != none && g.service != off && got.verdict != "pass_passive" && !tags {
+					t.Errorf("%s, want pass_passive", got.verdict)
+				}
+			})
+		}
+	}
+}
+
+// Where no edge is heard, nobody tells a server when SYNs come unanswered: with
+// auto it drops nothing for the lack of a cookie.
+func TestServerInModeAutoIsLenientUnlessAnEdgeEnforces(t *testing.T) {
+	for _, hears := range []bool{false, true} {
+		s := newServer(t, func(c *ServerConfig) {
+			c.Services, c.Strict, c.HearsEdges = servicesIn(policy.Adaptive), true, hears
 		})
+		for _, frame := range [][]byte{syn4(windowsOptions).Frame(), flagged(syn6(""), wire.ACK).Frame()} {
+			if got := s.ingress(frame); got.verdict != "pass_unenforced" {
+				t.Errorf("hears edges: %t: %s, want pass_unenforced", hears, got.verdict)
+			}
+		}
+		if !hears {
+			continue
+		}
+		server := Server{tables: *s.tables, objects: *s.serverObjects}
+		if err := server.SetEnforced(time.Duration(monotonic(t)) + time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		for want, frame := range map[string][]byte{
+			"drop_strict_syn": syn4(windowsOptions).Frame(), "drop_bad_cookie": flagged(syn6(""), wire.ACK).Frame(),
+		} {
+			if got := s.ingress(frame); got.verdict != want {
+				t.Errorf("an edge enforces: %s, want %s", got.verdict, want)
+			}
+		}
+	}
+}
+
+// What the daemon says anew of a service, because a sysctl has changed, says
+// nothing of its mode.
+func TestServicesThatAreSetAnewKeepTheirMode(t *testing.T) {
+	s := newServer(t)
+	server := Server{tables: *s.tables, objects: *s.serverObjects, config: ServerConfig{Services: services, Domains: domains}}
+	if err := putMode(s.services, web, policy.Monitor); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.SetServices(services); err != nil {
+		t.Fatal(err)
+	}
+	states, err := server.States()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := states[web-1]; got.Mode != policy.Monitor || got.Configured != policy.Always || got.Name != "web" {
+		t.Errorf("%+v", got)
 	}
 }
 
@@ -216,6 +285,57 @@ func TestCookieOfTheFloodsEndIsHeeded(t *testing.T) {
 	}
 }
 
+// The timer looks at some services in each of its turns, and at all in their turn.
+func TestFloodIsFoundWhicheverServiceItMeets(t *testing.T) {
+	const count = 300
+	e := newEdge(t, func(c *EdgeConfig) {
+		c.Services = nil
+		for i := range count {
+			address := netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)})
+			c.Services = append(c.Services, policy.Service{
+				Name: address.String(), Domain: "main", Mode: policy.Adaptive, Options: policy.AllOptions,
+				Prefixes: []netip.Prefix{netip.PrefixFrom(address, 32)}, Ports: []policy.PortRange{port(80)},
+				MSS4: 1460, MSS6: 1440, Window: 65535, Detect: policy.Detect{SYNs: 20, Calm: time.Second},
+			})
+		}
+	})
+	if err := e.edge().Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "every service is looked at", func() bool {
+		var d edgeDetector
+		for id := uint32(1); id <= count; id++ {
+			if err := e.Detectors.Lookup(id, &d); err != nil || d.Slot == 0 {
+				return false
+			}
+		}
+		return true
+	})
+	flooded := []int{0, 127, 128, 200, count - 1}
+	for _, i := range flooded {
+		to := netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}), 80)
+		for n := range 30 {
+			e.runUncounted(e.EdgeOutside, with(syn4(windowsOptions), func(p *wire.Packet) {
+				p.To, p.Source = to, netip.AddrPortFrom(client4.Addr(), uint16(1000+n))
+			}).Frame())
+		}
+	}
+	eventually(t, "the flooded services are defended, and no others", func() bool {
+		states, err := e.edge().States()
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := 0
+		for i, s := range states {
+			if s.TimesOn > 0 && !slices.Contains(flooded, i) {
+				t.Fatalf("service %d is defended", i)
+			}
+			found += int(s.TimesOn)
+		}
+		return found == len(flooded)
+	})
+}
+
 // A server's first acknowledgement, and a known flow's SYN, are handshakes that
 // were finished; a SYN-ACK proves nothing.
 func TestHandshakesAreFinishedByTheServersWord(t *testing.T) {
@@ -255,7 +375,7 @@ func TestHandshakesAreFinishedByTheServersWord(t *testing.T) {
 // timer ends that, and no daemon.
 func TestStartingServiceBecomesOneThatIsAlwaysDefended(t *testing.T) {
 	e := adaptive(t, policy.DefaultDetect)
-	m := modeMaps{e.labels, e.services, e.Detectors}
+	m := modeMaps{e.labels, e.services, e.Detectors, e.Clock}
 	if err := m.set(web, policy.Adaptive, policy.Always); err != nil {
 		t.Fatal(err)
 	}

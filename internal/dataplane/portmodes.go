@@ -13,12 +13,15 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/ringbuf"
 	"golang.org/x/sys/unix"
+
+	"smartcookie/internal/policy"
 )
 
 // PortMode is how a port of a host with the kernel's own cookies stands.
 type PortMode struct {
 	Port     uint16        `json:"port"`
-	Mode     string        `json:"mode"` // passive, flood, always
+	Mode     string        `json:"mode"` // off, passive, flood, always
+	Monitor  bool          `json:"monitor,omitempty"`
 	SYNs     uint64        `json:"syns"`
 	Answered uint64        `json:"answered"`
 	Changes  uint32        `json:"changes"` // of mode
@@ -36,7 +39,7 @@ func PortModes(root string) ([]PortMode, error) {
 			m.Close()
 		}
 	}()
-	for _, name := range []string{"port_modes", "port_syns", "port_ranges", "counters", "facts"} {
+	for _, name := range []string{"port_modes", "port_syns", "port_ranges", "counters", "services"} {
 		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), nil)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, nil
@@ -54,10 +57,6 @@ func readModes(from map[string]*ebpf.Map) ([]PortMode, error) {
 	if err != nil {
 		return nil, err
 	}
-	var facts hostKernelHostFacts
-	if err := from["facts"].Lookup(uint32(0), &facts); err != nil {
-		return nil, fmt.Errorf("read facts: %w", err)
-	}
 	var all []PortMode
 	for _, r := range ranges {
 		mode, err := readMode(from, uint32(r.Service))
@@ -65,12 +64,29 @@ func readModes(from map[string]*ebpf.Map) ([]PortMode, error) {
 			return nil, err
 		}
 		mode.Port = r.Low
-		if facts.Always != 0 {
-			mode.Mode = "always"
+		if err := mode.heed(from["services"], uint32(r.Service)); err != nil {
+			return nil, err
 		}
 		all = append(all, mode)
 	}
 	return all, nil
+}
+
+// heed lets the service's mode have the last word.
+func (m *PortMode) heed(services *ebpf.Map, id uint32) error {
+	var v edgeService
+	if err := services.Lookup(id, &v); err != nil {
+		return fmt.Errorf("read services: %w", err)
+	}
+	switch policy.Mode(v.Mode) {
+	case policy.Off:
+		m.Mode = "off"
+	case policy.Always, policy.Starting:
+		m.Mode = "always"
+	case policy.Monitor:
+		m.Monitor = true
+	}
+	return nil
 }
 
 func readMode(from map[string]*ebpf.Map, id uint32) (m PortMode, err error) {
@@ -114,6 +130,7 @@ const (
 	ManySYNs  = ModeCause(hostKernelChangeCauseCHANGE_SYNS)
 	FullQueue = ModeCause(hostKernelChangeCauseCHANGE_QUEUE)
 	CalmOver  = ModeCause(hostKernelChangeCauseCHANGE_CALM)
+	Ordered   = ModeCause(hostKernelChangeCauseCHANGE_ORDERED)
 )
 
 // ModeChange is a change of a port's mode, with the figures that caused it.

@@ -18,7 +18,7 @@ import (
 
 // Flood says when a port is in flood mode, with the kernel's own cookies.
 type Flood struct {
-	SYNs   int           // a second that are one; 0: always
+	SYNs   int           // a second that are one
 	Window time.Duration // T1: in which they are counted
 	Calm   time.Duration // T2: so long after the last sign of one it is over
 }
@@ -27,10 +27,7 @@ type Flood struct {
 const calmDoublings = 4
 
 func (f Flood) limits() dataplane.FloodLimits {
-	within := int64(f.SYNs) * int64(f.Window) / int64(time.Second)
-	if f.SYNs > 0 {
-		within = max(within, 1)
-	}
+	within := max(int64(f.SYNs)*int64(f.Window)/int64(time.Second), 1)
 	return dataplane.FloodLimits{SYNs: int(within), Window: f.Window, Calm: f.Calm, CalmMost: f.Calm << calmDoublings}
 }
 
@@ -59,7 +56,7 @@ func runKernel(ctx context.Context, c Config, o Options) error {
 	if err := h.serve(c); err != nil {
 		return err
 	}
-	h.terms = newTerms(h.services, c.Flood.SYNs == 0, o.Log)
+	h.terms = newTerms(h.services, c.Mode == policy.Always, o.Log)
 	if err := h.terms.start(); err != nil {
 		return err
 	}
@@ -90,7 +87,7 @@ func (h *kernelHost) serve(c Config) error {
 	for _, r := range c.Ports {
 		for port := int(r.Low); port <= int(r.High); port++ {
 			h.services = append(h.services, policy.Service{
-				Name: strconv.Itoa(port), Domain: domain, Mode: policy.Always, Prefixes: own[:1],
+				Name: strconv.Itoa(port), Domain: domain, Mode: c.Mode, Prefixes: own[:1],
 				Ports: []policy.PortRange{{Low: uint16(port), High: uint16(port)}},
 			})
 		}
@@ -229,8 +226,11 @@ func (h *kernelHost) tell(c dataplane.ModeChange) {
 	}
 	h.answered[c.Port] = answered
 	because := fmt.Sprintf("%d SYNs within %s", c.SYNs, c.Within.Round(time.Millisecond))
-	if c.Cause == dataplane.FullQueue {
+	switch c.Cause {
+	case dataplane.FullQueue:
 		because = "the kernel's queue is full"
+	case dataplane.Ordered:
+		because = "its mode is always"
 	}
 	h.log.Info("flood mode", "port", c.Port, "because", because, "calm", c.Calm.String())
 }

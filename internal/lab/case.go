@@ -78,7 +78,8 @@ type run struct {
 	lab    *Lab
 	option Case
 	guard  *Guard
-	flood  *Flood // nil without a flood
+	flood  *Flood        // nil without a flood
+	begun  time.Duration // when the flood's first packets were seen, monotonic
 	sink   *Sink
 	server []*Process // that run on the server
 }
@@ -110,7 +111,7 @@ func (r *run) startFlood(ctx context.Context) error {
 }
 
 func (r *run) settle(ctx context.Context) error {
-	ticker := time.NewTicker(10 * time.Millisecond)
+	ticker := time.NewTicker(time.Millisecond)
 	defer ticker.Stop()
 	limit := time.NewTimer(settleLimit)
 	defer limit.Stop()
@@ -124,6 +125,9 @@ func (r *run) settle(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 			offered, err := r.flood.Offered()
+			if offered > 0 && r.begun == 0 {
+				r.begun = monotonic()
+			}
 			if err != nil || offered >= settlePackets {
 				return err
 			}
@@ -181,7 +185,12 @@ func (r *run) measure(ctx context.Context) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	return r.report(benign, first, last)
+	report, err := r.report(benign, first, last)
+	if err != nil {
+		return Report{}, err
+	}
+	report.Detector, err = r.detector(ctx)
+	return report, err
 }
 
 // watch samples until what is watched has ended.

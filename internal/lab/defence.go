@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"smartcookie/internal/dataplane"
+	"smartcookie/internal/policy"
 )
 
 // The names of pin directories and logs.
@@ -298,7 +299,10 @@ func startServer(l *Lab) ([]string, error) {
 }
 
 func startHost(l *Lab) ([]string, error) {
-	return []string{"host", l.Server.Port, "--ports", fmt.Sprint(HTTPPort), "--setup", l.Setup()}, nil
+	return []string{
+		"host", l.Server.Port, "--ports", fmt.Sprint(HTTPPort), "--setup", l.Setup(),
+		"--mode", l.mode(), "--detect", "calm=" + labCalm.String(),
+	}, nil
 }
 
 func startHostKernel(l *Lab) ([]string, error) {
@@ -327,8 +331,12 @@ func (l *Lab) edgeConfig(edge EdgeHost, keys string) string {
 	if l.options.Topology == Bridge {
 		forward = "bridge"
 	}
-	return fmt.Sprintf("keys: %s\noutside: [%s]\ninside: [%s]\nforward: %s\nlearn: 0s\n%s    mode: always\n",
+	text := fmt.Sprintf("keys: %s\noutside: [%s]\ninside: [%s]\nforward: %s\nlearn: 0s\n%s    mode: always\n",
 		keys, strings.Join(edge.Outside, ", "), edge.Inside, forward, l.service())
+	if l.mode() == policy.Always.String() {
+		return text
+	}
+	return strings.Replace(text, "    mode: always\n", l.detect(), 1)
 }
 
 // ServerConfig returns the configuration of the lab's server agent.

@@ -69,6 +69,8 @@ type Options struct {
 	Wire, InsideWire *badwire.Faults
 	// Setup is how the server makes connections of cookies: auto if empty.
 	Setup string
+	// Mode is when the service is defended: always if empty.
+	Mode string
 	// Executable is the smartcookie program for agents, HTTP server and load;
 	// this process's own if empty.
 	Executable string

@@ -19,6 +19,8 @@ type Report struct {
 	Flood   FloodReport  `json:"flood"`
 	Edge    EdgeReport   `json:"edge"`
 	Server  ServerReport `json:"server"`
+	// Detector is nil where none decides.
+	Detector *DetectorReport `json:"detector,omitempty"`
 	// Wires is what the bad wires did since they were made, by name: "outside",
 	// "inside"; of each both directions, the one from the outside first.
 	Wires map[string][2]badwire.Counts `json:"wires,omitempty"`
@@ -66,7 +68,7 @@ func WriteTable(w io.Writer, reports []Report) error {
 			r.Benign.Requests, served(r.Benign), milliseconds(r.Benign, r.Benign.P50), milliseconds(r.Benign, r.Benign.P99))
 	}
 	for _, r := range reports {
-		table.WriteString(r.contacts() + r.wires())
+		table.WriteString(r.Detector.line() + r.contacts() + r.wires())
 	}
 	_, err := io.WriteString(w, table.String())
 	return err

@@ -346,11 +346,50 @@ func TestStatusShowsThePortsOfKernelCookies(t *testing.T) {
 		t.Fatalf("status: %v: %s", err, out)
 	}
 	fields := strings.Join(strings.Fields(string(out)), " ")
-	for _, want := range []string{"port mode SYNs answered changes of mode", "80 always 2 2 0", "8007 always 0 0 0", "host 2 answer_syn", "host 2 pass_kernel_cookie"} {
+	for _, want := range []string{"port mode SYNs answered changes of mode", "80 always 2 2 1", "8007 always 0 0 0", "host 2 answer_syn", "host 2 pass_kernel_cookie"} {
 		if !strings.Contains(fields, want) {
 			t.Errorf("%q is not in %s", want, out)
 		}
 	}
+}
+
+// `smartcookie mode` acts on the pinned maps, by the port as the name.
+func TestModeOfAPortWithKernelCookiesIsChangedAtOnce(t *testing.T) {
+	l := newLab(t, lab.Options{})
+	startHTTP(t, l)
+	kernelSysctls(t, l, "2", "2")
+	host := newHostKernel(t, l)
+	host.start(t)
+	set := func(mode string) {
+		t.Helper()
+		out, err := l.Server.Command(t.Context(), program, "mode", "80", mode, "--pin", host.pins()).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "host: 80 is "+mode) {
+			t.Fatalf("mode: %v: %s", err, out)
+		}
+	}
+	answered := func(want bool, what string) {
+		t.Helper()
+		before := host.portModes(t)[lab.HTTPPort].Answered
+		requestsServed(t, l)
+		if got := host.portModes(t)[lab.HTTPPort].Answered > before; got != want {
+			t.Errorf("%s: answered %t", what, got)
+		}
+	}
+	answered(false, "auto, without a flood")
+	set("always")
+	answered(true, "always")
+	host.kill(t)
+	set("off")
+	answered(false, "off")
+	host.start(t)
+	if p := host.portModes(t)[lab.HTTPPort]; p.Mode != "off" {
+		t.Errorf("the next daemon makes it %s", p.Mode)
+	}
+	set("monitor")
+	if p := host.portModes(t)[lab.HTTPPort]; !p.Monitor {
+		t.Errorf("monitored: %+v", p)
+	}
+	requestsServed(t, l)
 }
 
 func TestKernelCookiesAreRefusedWhereTheKernelTakesNone(t *testing.T) {
@@ -360,6 +399,7 @@ func TestKernelCookiesAreRefusedWhereTheKernelTakesNone(t *testing.T) {
 	refuse(t, l.Server.Namespace, nil, append(host.args, "--pin", host.pins())...).
 		is(t, 2, "tcp_syncookies is 0: the kernel gives no cookie and takes none; mend it: sysctl -w net.ipv4.tcp_syncookies=1")
 	refuse(t, l.Server.Namespace, nil, append(host.args, "--setup", "native")...).is(t, 2, "--setup: ")
+	refuse(t, l.Server.Namespace, nil, append(host.args, "--detect", "syns=10")...).is(t, 2, "--detect: ")
 	if left := programsOn(t, l.Server.Namespace); len(left) > 0 {
 		t.Errorf("attached: %q", left)
 	}

@@ -45,7 +45,7 @@ func switchSizes() (connections, clients, times int) {
 
 func TestSwitchingOnAndOffCutsNobody(t *testing.T) {
 	for name, prepare := range map[string]func(*testing.T, *lab.Lab) (*daemon, []*daemon){
-		"split": switchingSplit, "host": switchingHost,
+		"split": switchingSplit, "host": switchingHost, "proxy": switchingProxy, "auth-rst": switchingAuth,
 	} {
 		t.Run(name, func(t *testing.T) {
 			connections, clients, times := switchSizes()
@@ -81,6 +81,26 @@ func switchingSplit(t *testing.T, l *lab.Lab) (*daemon, []*daemon) {
 	return split.edge, split.list()
 }
 
+// switchingProxy translates what begins during a flood, until it ends, and
+// nothing else.
+func switchingProxy(t *testing.T, l *lab.Lab) (*daemon, []*daemon) {
+	return switchingEdge(t, l, "proxy")
+}
+
+// switchingAuth lets clients wait for a second SYN, and resets none.
+func switchingAuth(t *testing.T, l *lab.Lab) (*daemon, []*daemon) {
+	return switchingEdge(t, l, "auth-rst")
+}
+
+func switchingEdge(t *testing.T, l *lab.Lab, strategy string) (*daemon, []*daemon) {
+	t.Helper()
+	split := newHalves(t, l, labKeys(t, l), "mode: always",
+		"mode: auto\n    strategy: "+strategy+"\n    detect: "+detectInTest,
+		"learn: 0s", "learn: 0s\ngeneration: 10m") // nobody announces idle connections
+	split.edge.start(t)
+	return split.edge, []*daemon{split.edge}
+}
+
 func switchingHost(t *testing.T, l *lab.Lab) (*daemon, []*daemon) {
 	t.Helper()
 	host := newHost(t, l)
@@ -113,6 +133,27 @@ func now() time.Duration {
 	return time.Duration(t.Nano())
 }
 
+// firstPacket waits for a flood's, and says when it was, to a millisecond.
+func firstPacket(t *testing.T, flood *lab.Flood) time.Duration {
+	t.Helper()
+	tick, deadline := time.NewTicker(time.Millisecond/2), time.After(requestLimit)
+	defer tick.Stop()
+	for {
+		n, err := flood.Offered()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n > 0 {
+			return now()
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal("the flood does not begin")
+		}
+	}
+}
+
 // cycle goes from passive to a flood, IPv4 and IPv6 in turn, and back.
 func (s *switching) cycle(t *testing.T, i, clients int) {
 	t.Helper()
@@ -137,8 +178,7 @@ func (s *switching) cycle(t *testing.T, i, clients int) {
 		}
 	}
 	t.Cleanup(stop)
-	eventually(t, requestLimit, "the flood begins", func() bool { n, err := flood.Offered(); return err == nil && n > 0 })
-	first := now()
+	first := firstPacket(t, flood)
 	on := s.await(t, "the flood is found", requestLimit, func(s dataplane.ServiceState) bool { return s.TimesOn > before.TimesOn })
 	s.found = append(s.found, max(on.OnAt-first, 0))
 	if !strings.Contains(on.On.Cause, "syns") && !strings.Contains(on.On.Cause, "unfinished") {
@@ -156,10 +196,12 @@ func (s *switching) cycle(t *testing.T, i, clients int) {
 // answers wants SYNs to be answered by the defence while there is a flood.
 func (s *switching) answers(t *testing.T) {
 	t.Helper()
-	before := s.agent.verdicts(t)
-	eventually(t, requestLimit, "the flood's SYNs are answered", func() bool {
-		return s.agent.verdicts(t)["answer_syn"] > before["answer_syn"]+1000
-	})
+	answered := func() uint64 {
+		v := s.agent.verdicts(t)
+		return v["answer_syn"] + v["answer_challenge"]
+	}
+	before := answered()
+	eventually(t, requestLimit, "the flood's SYNs are answered", func() bool { return answered() > before+1000 })
 }
 
 // tell prints how fast it was, and wants the log to have said each change once.
@@ -200,6 +242,28 @@ func TestFloodIsFoundWithoutADaemon(t *testing.T) {
 	s.agent.start(t)
 	if state := s.state(t); state.TimesOn != 1 || state.TimesOff != 1 {
 		t.Errorf("the next daemon knows of %d floods, %d ended", state.TimesOn, state.TimesOff)
+	}
+}
+
+// The lab's own report, as an operator sees it.
+func TestLabTellsWhenAFloodWasFound(t *testing.T) {
+	for _, defence := range []string{"split", "host"} {
+		report := labJSON(t, "--defence", defence, "--mode", "auto", "--flood", "50k", "--duration", "5s")
+		if !field[bool](t, report, "detector.found") || !field[bool](t, report, "detector.returned") {
+			t.Errorf("%s: %v", defence, report["detector"])
+		}
+		if cause := field[string](t, report, "detector.cause"); cause == "" {
+			t.Errorf("%s: no cause", defence)
+		}
+		t.Logf("%s: found after %.0f ms, returned after %.0f ms", defence,
+			field[float64](t, report, "detector.found_ms"), field[float64](t, report, "detector.returned_ms"))
+	}
+	report := labJSON(t, "--defence", "split", "--mode", "monitor", "--flood", "20k", "--duration", "1s")
+	if field[float64](t, report, "edge.verdicts.answer_syn") == 0 {
+		t.Error("monitor: no SYN counts as one to answer")
+	}
+	if setups := field[float64](t, report, "server.setups"); setups != 0 {
+		t.Errorf("monitor: %.0f connections were made from cookies", setups)
 	}
 }
 

@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"smartcookie/internal/dataplane"
+	"smartcookie/internal/policy"
+)
+
+func TestModeRefusesWhatMakesNoSense(t *testing.T) {
+	c := newConsole()
+	for _, u := range []struct {
+		part string
+		args []string
+	}{
+		{"mode: give off, monitor, auto or always", []string{"mode", "web"}},
+		{`unexpected argument "now"`, []string{"mode", "web", "off", "now"}},
+		{`unknown mode "never": off, monitor, auto or always`, []string{"mode", "web", "never"}},
+		{`unknown mode "starting"`, []string{"mode", "web", "starting"}},
+		{`unknown output "yaml"`, []string{"mode", "-o", "yaml"}},
+		{`--mode: "never" is none of off, monitor, auto, always`, []string{"host", "lo", "--ports", "80", "--mode", "never"}},
+		{`--detect: "rate" is none of syns, unfinished, half_open, calm`, []string{"host", "lo", "--ports", "80", "--detect", "rate=1"}},
+		{`--mode: with --cookies kernel`, []string{"host", "lo", "--ports", "80", "--cookies", "kernel", "--mode", "auto"}},
+	} {
+		c.wantError(t, exitUsage, u.part, u.args...)
+	}
+}
+
+func TestModesAreListedWithTheirFigures(t *testing.T) {
+	c := newConsole()
+	figures := dataplane.Figures{SYNs: 1234, Unfinished: 56, HalfOpen: 789}
+	states := []dataplane.ServiceState{
+		{Agent: "edge", Name: "web", Mode: policy.Adaptive, Configured: policy.Adaptive, Phase: dataplane.Active, Figures: figures, Calm: time.Minute, TimesOn: 3, TimesOff: 2},
+		{Agent: "edge", Name: "ssh", Mode: policy.Monitor, Configured: policy.Always, Figures: figures, Calm: time.Minute},
+		{Agent: "edge", Name: "mail", Mode: policy.Always, Configured: policy.Always, Figures: figures},
+		{Agent: "server", Name: "web", Mode: policy.Off, Configured: policy.Off},
+	}
+	if err := writeStates(c.env, states); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"agent service mode state SYN/s unfinished half-open T2 floods",
+		"edge web auto active 1234 56 % 789 1m0s 3",
+		"edge ssh monitor 1234 56 % 789 1m0s 0 (configured: always)",
+		"edge mail always",
+		"server web off",
+	}
+	lines := strings.Split(strings.TrimSpace(c.stdout.String()), "\n")
+	for i, line := range lines {
+		if got := strings.Join(strings.Fields(line), " "); i >= len(want) || got != want[i] {
+			t.Errorf("line %d: %q", i, got)
+		}
+	}
+	c.stdout.Reset()
+	if err := writeModes(c.env, states); err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"edge web", "auto, active: 3 floods, 2 ended", "edge ssh", "its verdicts are foretold", "server web", "off"} {
+		if !strings.Contains(c.stdout.String(), part) {
+			t.Errorf("status lacks %q: %s", part, c.stdout.String())
+		}
+	}
+	if strings.Contains(c.stdout.String(), "mail") {
+		t.Errorf("status tells what is usual: %s", c.stdout.String())
+	}
+}
