@@ -325,6 +325,42 @@ func TestProxiedConnectionsSurviveTheDaemon(t *testing.T) {
 	}
 }
 
+// Modes change under connections of either kind, and under a handshake.
+func TestProxiedServiceChangesItsMode(t *testing.T) {
+	for _, shape := range wireProxies {
+		t.Run(shape.name, func(t *testing.T) {
+			w := newWire(t, shape, wireSettings{})
+			w.serve(t, wireEcho)
+			mode := func(name string) {
+				runIn(t, w.Edge.Namespace, program, "mode", "web", name, "--pin", w.PinDir("edge"))
+			}
+			wireFamilies(t, func(t *testing.T, v6 bool) {
+				translated, begun, direct := w.flow(t, v6), w.flow(t, v6), w.flow(t, v6)
+				translated.connect("one ")
+				begun.open()
+				mode("off")
+				translated.send(4, wireData, []byte("two "))
+				translated.expectStream("one two ")
+				begun.send(0, wireACK, nil)
+				begun.expectWindow()
+				direct.open()
+				before := w.verdicts(t)
+				direct.send(0, wireData, []byte("one "))
+				direct.expectStream("one ")
+				if got := w.verdicts(t).since(before); got["pass_translated"]+got["setup_translated"] != 0 {
+					t.Errorf("a service that is off translates: %v", got)
+				}
+				mode("always")
+				for f, was := range map[*wireFlow]string{translated: "one two ", begun: "", direct: "one "} {
+					f.send(len(was), wireData, []byte("three"))
+					f.expectStream(was + "three")
+				}
+				w.flow(t, v6).connect(wireRequest)
+			})
+		})
+	}
+}
+
 // Neither end sees anything amiss: checksums, options and numbers fit.
 func TestProxiedWireIsSound(t *testing.T) {
 	need(t, "curl", "nginx", "tshark")
