@@ -195,6 +195,7 @@ func TestProxyOpensTheWindow(t *testing.T) {
 		t.Run(shape.name, func(t *testing.T) {
 			w := newWire(t, shape, wireSettings{inside: &badwire.Faults{Delay: tenantDelay}})
 			s := w.serve(t, wireEcho)
+			server := newWireTap(t, w.Server.Namespace, w.Server.Port)
 			wireFamilies(t, func(t *testing.T, v6 bool) {
 				asks := w.flow(t, v6)
 				asks.open()
@@ -202,6 +203,7 @@ func TestProxyOpensTheWindow(t *testing.T) {
 				asks.send(-1, wireACK, nil)
 				asks.expectWindow()
 				w.expect(t, before, wireVerdicts{"setup_translated": 1, "pass_opened": 1})
+				serverHasTheClientsWindow(t, server, asks)
 				asks.count = 0
 				asks.send(-1, wireACK, nil) // the update was lost, say
 				asks.expectWindow()
@@ -221,6 +223,24 @@ func TestProxyOpensTheWindow(t *testing.T) {
 				t.Errorf("the server has received %q, want %q", got, want)
 			}
 		})
+	}
+}
+
+// serverHasTheClientsWindow looks at the ACK that ends the edge's handshake.
+func serverHasTheClientsWindow(t *testing.T, server *wireTap, f *wireFlow) {
+	t.Helper()
+	var ack *wirePacket
+	eventually(t, wirePatience, "the server gets its ACK", func() bool {
+		for _, frame := range server.frames(func(frame wireFrame) bool { return !frame.out }) {
+			if p, ok := parseWirePacket(frame.bytes); ok && uint16(p.tcp.SrcPort) == f.port && p.tcp.ACK {
+				ack = &p
+				return true
+			}
+		}
+		return false
+	})
+	if tsval, _, ok := ack.stamps(); ack.tcp.Window != wireWindow || ack.tcp.Seq != f.isn+1 || !ok || tsval != f.tsval {
+		t.Errorf("the server's ACK has window %d, number ISN+%d, TSval %d", ack.tcp.Window, ack.tcp.Seq-f.isn, tsval)
 	}
 }
 
