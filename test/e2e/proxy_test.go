@@ -502,7 +502,8 @@ func TestProxyingBridgeKnowsOneTag(t *testing.T) {
 	}
 }
 
-// What was merged on its way is translated at once, and cut up behind.
+// What was merged on its way is translated at once, and cut up behind; and what the
+// server leaves to its device, sums and cutting up, is done at last.
 func TestProxiedTransfersArriveIntactWithOffloads(t *testing.T) {
 	need(t, "nginx", "curl", "ethtool")
 	for _, shape := range proxyShapes {
@@ -511,6 +512,7 @@ func TestProxiedTransfersArriveIntactWithOffloads(t *testing.T) {
 			for _, port := range append([]string{l.Edge.Inside}, l.Edge.Outside...) {
 				runIn(t, l.Edge.Namespace, "ethtool", "-K", port, "gro", "on")
 			}
+			runIn(t, l.Server.Namespace, "ethtool", "-K", l.Server.Port, "tx", "on", "tso", "on")
 			root := startNginx(t, l)
 			for _, ipv6 := range []bool{false, true} {
 				sum := randomFile(t, filepath.Join(root, "file"), 20<<20)
