@@ -15,6 +15,7 @@
 #include "auth.h"
 #include "budget.h"
 #include "filter.h"
+#include "flows.h"
 #include "forward.h"
 #include "modes.h"
 #include "relay.h"
@@ -22,6 +23,8 @@
 
 /* Some service has a min_ttl; set when loading. */
 const volatile bool ttl_matters = false;
+/* Or a budget, or is proxied. One switch: each is a load for every packet. */
+const volatile bool verified_is_judged = false;
 
 /* Beside what programs return. */
 enum { EDGE_GOES_ON = -1, EDGE_CHALLENGES = -2 };
@@ -157,7 +160,7 @@ GLOBAL int edge_verified(struct xdp_md *ctx, struct packet *p)
  * a known flow. */
 INLINE bool edge_bypasses(struct packet *p, const struct moment *now)
 {
-	if (LIKELY(!(source_checks & SOURCES_PLACED)) || !source_bypasses(p, now->monotonic_ns))
+	if (LIKELY(!(sources.checks & SOURCES_PLACED)) || !source_bypasses(p, now->monotonic_ns))
 		return false;
 	filter_add(&p->flow);
 	return true;
@@ -298,6 +301,18 @@ INLINE struct decision decide_admitted(const struct packet *p, const struct serv
 	return decided(ACTION_PASS, VERDICT_PASS_COOKIE);
 }
 
+/* An idle connection that the filter has forgotten: who translates it has not. */
+NOINLINE bool flow_is_proxied(const struct packet *p, const struct service *service)
+{
+	struct endpoints e;
+
+	if (service->strategy != STRATEGY_PROXY)
+		return false;
+	endpoints_of(&p->flow, false, &e);
+	const struct translation *t = bpf_map_lookup_elem(&flows, &e);
+	return t && translation_lives(t);
+}
+
 INLINE struct decision decide_doubtful(struct xdp_md *ctx, const struct packet *p,
 				       const struct service *service, u32 id, u32 stance,
 				       const struct moment *now)
@@ -320,6 +335,10 @@ INLINE struct decision decide_doubtful(struct xdp_md *ctx, const struct packet *
 	    service_conduct(service, id, now) ==
 		    CONDUCT_LEARNS) /* fail open: it may be a connection older than we are */
 		return decided(ACTION_PASS, VERDICT_PASS_LEARNING);
+	if (proxies && flow_is_proxied(p, service)) {
+		filter_add(&p->flow);
+		return decided(ACTION_PASS, VERDICT_PASS_PROXIED);
+	}
 	if (keys_end_passes(service, now))
 		return decided(ACTION_PASS, VERDICT_PASS_NO_KEY);
 	if (forward_mode == FORWARD_LOCAL && socket_exists(ctx, p)) {
@@ -425,7 +444,7 @@ INLINE int from_outside(struct xdp_md *ctx)
 
 	if (UNLIKELY(!packet_plain(data, end, &p)))
 		parsed = packet_frame(data, end, &p);
-	if (UNLIKELY(source_checks)) {
+	if (UNLIKELY(sources.checks)) {
 		int action = edge_source(ctx, &p, parsed);
 
 		if (action != EDGE_GOES_ON)
@@ -434,9 +453,8 @@ INLINE int from_outside(struct xdp_md *ctx)
 	if (parsed != PARSED_TCP)
 		return edge_unparsed(ctx, &p, parsed);
 	if (LIKELY(flags_acknowledge(p.flags)) && filter_has(&p.flow))
-		return proxies || ttl_matters || packets_limited ?
-			       edge_verified(ctx, &p) :
-			       pass(ctx, &p, SERVICE_NONE, VERDICT_PASS_VERIFIED);
+		return verified_is_judged ? edge_verified(ctx, &p) :
+					    pass(ctx, &p, SERVICE_NONE, VERDICT_PASS_VERIFIED);
 	if (!flags_open(p.flags))
 		return edge_doubtful(ctx, &p);
 	int action = edge_open(ctx, &p);

@@ -31,6 +31,7 @@ const volatile u32 proxy_outside = 0;
 enum proxy_limits {
 	SYN_FRAME = 128,      /* its headers; what is longer is not sent again */
 	BARE_TIMESTAMPS = 32, /* bytes of a TCP header with them */
+	WINDOW_MODEST = 4 * MSS_DEFAULT4,
 	SYN_AGAIN_TICKS = 95, /* of 2^20 ns: TENANT_SYN_NS */
 };
 
@@ -307,6 +308,16 @@ INLINE u32 window_opened(u32 window, const struct translation *t)
 	return !scaled && window ? 1 : scaled;
 }
 
+/* For a server that has not had the ACK, when the client's own window is forgotten:
+ * four of the smallest segments, which everybody can take. */
+INLINE u32 window_modest(const struct translation *t)
+{
+	u32 scaled =
+		(u32)WINDOW_MODEST >> (t->client_scale == SCALE_NONE ? 0 : t->client_scale & 15);
+
+	return scaled ? scaled : 1;
+}
+
 /* What the SYN-ACK says to either side. */
 INLINE bool synack_tells(struct __sk_buff *skb, const struct packet *p, const struct translation *t,
 			 struct bare *server, struct bare *client)
@@ -420,6 +431,21 @@ GLOBAL int proxy_stale(struct __sk_buff *skb, const struct packet *p, u32 id, st
 	return refuse(id, VERDICT_REQUEUE_STALE);
 }
 
+INLINE int proxy_hears_synack(struct __sk_buff *skb, const struct packet *p, u32 id,
+			      struct translation *t, const struct endpoints *e)
+{
+	u32 window = tenant_lives(t) ? window_modest(t) : t->acked_high;
+	int verdict = proxy_learns(skb, p, id, t);
+
+	if (verdict == UNDECIDED)
+		verdict = proxy_synack(p, id, t, e);
+	if (verdict != PROXY_OPENS)
+		return verdict;
+	t = bpf_map_lookup_elem(&flows, e);
+	return t && proxy_open(skb, p, e, t, window) ? next(id, VERDICT_PASS_OPENED) :
+						       refuse(id, VERDICT_DROP_UNTRANSLATABLE);
+}
+
 NOINLINE int proxy_answers(struct __sk_buff *skb, const struct packet *p, u32 id)
 {
 	struct endpoints e;
@@ -432,19 +458,8 @@ NOINLINE int proxy_answers(struct __sk_buff *skb, const struct packet *p, u32 id
 		translation_void(t);
 		return next(id, VERDICT_PASS_INSIDE);
 	}
-	if (p->flags & TCP_SYN) {
-		u32 window = t->acked_high; /* of the first packet, until it is promoted */
-		int verdict = proxy_learns(skb, p, id, t);
-
-		if (verdict == UNDECIDED)
-			verdict = proxy_synack(p, id, t, &e);
-		if (verdict != PROXY_OPENS)
-			return verdict;
-		t = bpf_map_lookup_elem(&flows, &e);
-		return t && proxy_open(skb, p, &e, t, window) ?
-			       next(id, VERDICT_PASS_OPENED) :
-			       refuse(id, VERDICT_DROP_UNTRANSLATABLE);
-	}
+	if (p->flags & TCP_SYN)
+		return proxy_hears_synack(skb, p, id, t, &e);
 	if (!deltas_are_known(t)) {
 		if (p->flags & TCP_RST && !tenant_may_yet(t))
 			return tenant_refused(skb, p, id, t);

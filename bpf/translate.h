@@ -12,27 +12,19 @@
 #ifndef SMARTCOOKIE_TRANSLATE_H
 #define SMARTCOOKIE_TRANSLATE_H
 
+#include "flows.h"
 #include "setup.h"
 
 #include "lib/header.h"
 #include "lib/synack.h"
 
-/* Handshakes under way; the sizes of both are set when loading. */
+/* Handshakes under way; the size is set when loading. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct endpoints);
 	__type(value, struct translation);
 } half_open SEC(".maps");
-
-/* Nothing evicts what is established: when this is full, newcomers wait. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 1);
-	__type(key, struct endpoints);
-	__type(value, struct translation);
-} flows SEC(".maps");
 
 /* Whether there has been a translated connection at all: without one, packets
  * of native connections are spared two look-ups. */
@@ -57,33 +49,6 @@ struct generated_server {
 } *generated_server __attribute__((unused));
 
 /* ---- the tables --------------------------------------------------------- */
-
-/* `reply`: the flow runs from the server to the client. */
-INLINE void endpoints_of(const struct flow *f, bool reply, struct endpoints *e)
-{
-	const u32 *client = reply ? f->destination : f->source;
-	const u32 *server = reply ? f->source : f->destination;
-	u32 ports = reply ? f->ports << 16 | f->ports >> 16 : f->ports;
-	u32 mapped = f->v6 ? 0 : BE32(0xffff);
-
-	*e = (struct endpoints){
-		.client_be = { 0, 0, mapped, BE32(client[0]) },
-		.server_be = { 0, 0, mapped, BE32(server[0]) },
-		.client_port_be = BE16((u16)(ports >> 16)),
-		.server_port_be = BE16((u16)ports),
-	};
-	if (!f->v6)
-		return;
-	for (int i = 0; i < 4; i++) {
-		e->client_be[i] = BE32(client[i]);
-		e->server_be[i] = BE32(server[i]);
-	}
-}
-
-INLINE bool translation_lives(const struct translation *t)
-{
-	return !t->expires_ns || (s64)(t->expires_ns - bpf_ktime_get_coarse_ns()) > 0;
-}
 
 INLINE struct translation *translation_find(const struct endpoints *e)
 {

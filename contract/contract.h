@@ -363,8 +363,13 @@ struct place {
 	__u32 interval_ns; /* between two SYNs that pass; 0: none does */
 };
 
-/* What there is to look up of every source: bits of source_checks. */
+/* What there is to look up of every source: bits. */
 enum source_check { SOURCES_DENIED = 1, SOURCES_PLACED = 2 };
+
+struct source_state {
+	__u32 checks;  /* enum source_check */
+	__u32 version; /* of the list deny, raised after every change of it; not 0 */
+};
 
 /* The tries to get an answer that a network has made. */
 struct answer_budget {
@@ -711,6 +716,7 @@ enum verdict {
 	VERDICT_PASS_OPENED,           /* the server's SYN-ACK, as the client's window update */
 	VERDICT_SENT_SYN,              /* the server has said nothing: its SYN again */
 	VERDICT_SENT_RESET,            /* and at last the client's RST */
+	VERDICT_PASS_PROXIED,          /* unknown to the filter, but the edge translates it */
 
 	/* edge: strategies auth-* */
 	VERDICT_ANSWER_CHALLENGE,      /* SYN, answered by a wrong acknowledgement */

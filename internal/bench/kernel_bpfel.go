@@ -85,6 +85,14 @@ type kernelDetector struct {
 	Pad          uint32
 }
 
+type kernelEndpoints struct {
+	_            structs.HostLayout
+	ClientBe     [4]uint32
+	ServerBe     [4]uint32
+	ClientPortBe uint16
+	ServerPortBe uint16
+}
+
 type kernelEpochCache struct {
 	_        structs.HostLayout
 	Epoch    uint64
@@ -216,10 +224,39 @@ type kernelServiceMemo struct {
 	V6      uint32
 }
 
+type kernelSourceMemo struct {
+	_       structs.HostLayout
+	Address [4]uint32
+	V6      uint32
+	Version uint32
+}
+
+type kernelSourceState struct {
+	_       structs.HostLayout
+	Checks  uint32
+	Version uint32
+}
+
 type kernelTally struct {
 	_        structs.HostLayout
 	Syns     uint64
 	Finished uint64
+}
+
+type kernelTranslation struct {
+	_              structs.HostLayout
+	ExpiresNs      uint64
+	ClientIsn      uint32
+	Cookie         uint32
+	Delta          uint32
+	StampDelta     uint32
+	State          uint8
+	Timestamps     uint8
+	ClientScale    uint8
+	AnnouncedScale uint8
+	KernelScale    uint8
+	Requeues       uint8
+	AckedHigh      uint16
 }
 
 type kernelWhitelistKey struct {
@@ -260,6 +297,7 @@ const (
 	kernelMapFilter             = "filter"
 	kernelMapFilterLines        = "filter_lines"
 	kernelMapFlowBudgets        = "flow_budgets"
+	kernelMapFlows              = "flows"
 	kernelMapKeys               = "keys"
 	kernelMapLabels             = "labels"
 	kernelMapListeners          = "listeners"
@@ -273,6 +311,7 @@ const (
 	kernelMapRoutePorts         = "route_ports"
 	kernelMapServiceMemos       = "service_memos"
 	kernelMapServices           = "services"
+	kernelMapSourceMemos        = "source_memos"
 	kernelMapTallies            = "tallies"
 	kernelMapWhitelist          = "whitelist"
 	kernelProgFloor54           = "floor_54"
@@ -303,9 +342,10 @@ const (
 	kernelVarPattern            = "pattern"
 	kernelVarProxies            = "proxies"
 	kernelVarServiceCount       = "service_count"
-	kernelVarSourceChecks       = "source_checks"
+	kernelVarSources            = "sources"
 	kernelVarStrategies         = "strategies"
 	kernelVarTtlMatters         = "ttl_matters"
+	kernelVarVerifiedIsJudged   = "verified_is_judged"
 )
 
 // loadKernel returns the embedded CollectionSpec for kernel.
@@ -383,6 +423,7 @@ type kernelMapSpecs struct {
 	Filter        *ebpf.MapSpec `ebpf:"filter"`
 	FilterLines   *ebpf.MapSpec `ebpf:"filter_lines"`
 	FlowBudgets   *ebpf.MapSpec `ebpf:"flow_budgets"`
+	Flows         *ebpf.MapSpec `ebpf:"flows"`
 	Keys          *ebpf.MapSpec `ebpf:"keys"`
 	Labels        *ebpf.MapSpec `ebpf:"labels"`
 	Listeners     *ebpf.MapSpec `ebpf:"listeners"`
@@ -396,6 +437,7 @@ type kernelMapSpecs struct {
 	RoutePorts    *ebpf.MapSpec `ebpf:"route_ports"`
 	ServiceMemos  *ebpf.MapSpec `ebpf:"service_memos"`
 	Services      *ebpf.MapSpec `ebpf:"services"`
+	SourceMemos   *ebpf.MapSpec `ebpf:"source_memos"`
 	Tallies       *ebpf.MapSpec `ebpf:"tallies"`
 	Whitelist     *ebpf.MapSpec `ebpf:"whitelist"`
 }
@@ -423,9 +465,10 @@ type kernelVariableSpecs struct {
 	Pattern            *ebpf.VariableSpec `ebpf:"pattern"`
 	Proxies            *ebpf.VariableSpec `ebpf:"proxies"`
 	ServiceCount       *ebpf.VariableSpec `ebpf:"service_count"`
-	SourceChecks       *ebpf.VariableSpec `ebpf:"source_checks"`
+	Sources            *ebpf.VariableSpec `ebpf:"sources"`
 	Strategies         *ebpf.VariableSpec `ebpf:"strategies"`
 	TtlMatters         *ebpf.VariableSpec `ebpf:"ttl_matters"`
+	VerifiedIsJudged   *ebpf.VariableSpec `ebpf:"verified_is_judged"`
 }
 
 // kernelObjects contains all objects after they have been loaded into the kernel.
@@ -466,6 +509,7 @@ type kernelMaps struct {
 	Filter        *ebpf.Map `ebpf:"filter"`
 	FilterLines   *ebpf.Map `ebpf:"filter_lines"`
 	FlowBudgets   *ebpf.Map `ebpf:"flow_budgets"`
+	Flows         *ebpf.Map `ebpf:"flows"`
 	Keys          *ebpf.Map `ebpf:"keys"`
 	Labels        *ebpf.Map `ebpf:"labels"`
 	Listeners     *ebpf.Map `ebpf:"listeners"`
@@ -479,6 +523,7 @@ type kernelMaps struct {
 	RoutePorts    *ebpf.Map `ebpf:"route_ports"`
 	ServiceMemos  *ebpf.Map `ebpf:"service_memos"`
 	Services      *ebpf.Map `ebpf:"services"`
+	SourceMemos   *ebpf.Map `ebpf:"source_memos"`
 	Tallies       *ebpf.Map `ebpf:"tallies"`
 	Whitelist     *ebpf.Map `ebpf:"whitelist"`
 }
@@ -503,6 +548,7 @@ func (m *kernelMaps) Close() error {
 		m.Filter,
 		m.FilterLines,
 		m.FlowBudgets,
+		m.Flows,
 		m.Keys,
 		m.Labels,
 		m.Listeners,
@@ -516,6 +562,7 @@ func (m *kernelMaps) Close() error {
 		m.RoutePorts,
 		m.ServiceMemos,
 		m.Services,
+		m.SourceMemos,
 		m.Tallies,
 		m.Whitelist,
 	)
@@ -544,9 +591,10 @@ type kernelVariables struct {
 	Pattern            *ebpf.Variable `ebpf:"pattern"`
 	Proxies            *ebpf.Variable `ebpf:"proxies"`
 	ServiceCount       *ebpf.Variable `ebpf:"service_count"`
-	SourceChecks       *ebpf.Variable `ebpf:"source_checks"`
+	Sources            *ebpf.Variable `ebpf:"sources"`
 	Strategies         *ebpf.Variable `ebpf:"strategies"`
 	TtlMatters         *ebpf.Variable `ebpf:"ttl_matters"`
+	VerifiedIsJudged   *ebpf.Variable `ebpf:"verified_is_judged"`
 }
 
 // kernelPrograms contains all programs after they have been loaded into the kernel.

@@ -44,6 +44,7 @@ type EdgeConfig struct {
 	Generic         bool // XDP in the kernel's stack instead of the driver
 
 	Flows      int           // that the filter is made for
+	Proxied    int           // connections that the edge itself can stand between
 	Generation time.Duration // of the filter
 	Whitelist  int           // addresses that strategies may have listed
 	Floods     policy.Floods
@@ -96,6 +97,12 @@ func LoadEdge(pins *Pins, c EdgeConfig) (*Edge, error) {
 	if c.Forward == Local {
 		groups = append(groups, hostGroup)
 	}
+	if e.proxies() {
+		groups = append(groups, []string{"flows"})
+		if err := keepSizes(pins, spec, "flows"); err != nil {
+			return nil, err
+		}
+	}
 	same := protectedByAnother(pins) == protectedDigest(c.Services)
 	if same { // its entries are of services by number
 		groups = append(groups, []string{"whitelist"})
@@ -124,6 +131,10 @@ func LoadEdge(pins *Pins, c EdgeConfig) (*Edge, error) {
 func (e *Edge) shape(spec *ebpf.CollectionSpec) error {
 	spec.Maps["filter_lines"].MaxEntries = FilterLines(e.config.Flows)
 	spec.Maps["keys"].MaxEntries = uint32(max(len(e.config.Domains), 1)) * e.slots
+	spec.Maps["flows"].MaxEntries = 1
+	if e.proxies() {
+		spec.Maps["flows"].MaxEntries = uint32(max(e.config.Proxied, 1))
+	}
 	e.shapeBudgets(spec)
 	if slices.ContainsFunc(e.config.Services, func(s policy.Service) bool { return s.Strategy.Whitelists() }) {
 		spec.Maps["whitelist"].MaxEntries = uint32(max(e.config.Whitelist, 1))
@@ -146,6 +157,11 @@ func (e *Edge) multiBuffer() bool {
 	})
 }
 
+// proxies says whether the edge itself stands between some clients and servers.
+func (e *Edge) proxies() bool {
+	return e.config.Forward != Local && slices.ContainsFunc(e.config.Services, policy.Service.Proxied)
+}
+
 func (e *Edge) constants() map[string]any {
 	c := &e.config
 	lines := FilterLines(c.Flows)
@@ -157,7 +173,7 @@ func (e *Edge) constants() map[string]any {
 		"own_tags":      c.Forward == Local,
 		"service_count": uint32(len(c.Services)),
 		"cpu_count":     uint32(ebpf.MustPossibleCPU()),
-		"proxies":       c.Forward != Local && slices.ContainsFunc(c.Services, policy.Service.Proxied),
+		"proxies":       e.proxies(),
 
 		"multi_buffer":       e.multiBuffer(),
 		"answer_by_redirect": slices.ContainsFunc(c.Outside, func(i Interface) bool { return i.Veth }),
@@ -165,6 +181,7 @@ func (e *Edge) constants() map[string]any {
 		"link_length":        linkLength(append(c.Outside[:len(c.Outside):len(c.Outside)], c.Inside...)),
 	}
 	maps.Copy(all, c.floodConstants())
+	all["verified_is_judged"] = e.proxies() || all["ttl_matters"].(bool) || all["packets_limited"].(bool)
 	return all
 }
 
@@ -312,7 +329,7 @@ func (e *Edge) Attach(pins *Pins) error {
 		"counters": e.objects.Counters, "keys": e.objects.Keys, "clock": e.objects.Clock,
 		"master": e.objects.Master, "transmit_failures": e.objects.TransmitFailures, "services": e.objects.Services,
 		"prefixes4": e.objects.Prefixes4, "prefixes6": e.objects.Prefixes6, "port_ranges": e.objects.PortRanges,
-		"agents": e.objects.Agents, "listeners": e.objects.Listeners, "whitelist": e.objects.Whitelist,
+		"agents": e.objects.Agents, "listeners": e.objects.Listeners, "flows": e.objects.Flows, "whitelist": e.objects.Whitelist,
 		"labels": e.objects.Labels, "detectors": e.objects.Detectors, "tallies": e.objects.Tallies,
 	}); err != nil {
 		return err
@@ -417,7 +434,7 @@ func (e *Edge) LearningLeft() time.Duration {
 func (e *Edge) Close() error {
 	closeLinks(e.links)
 	if e.lists != nil {
-		e.lists.checks.Close()
+		e.lists.state.Close()
 	}
 	return e.objects.Close()
 }
@@ -443,7 +460,7 @@ func (e *Edge) LoadBeside(spec *ebpf.CollectionSpec) (*ebpf.Collection, error) {
 		"filter": m.Filter, "filter_lines": m.FilterLines,
 		"bridge_ports": m.BridgePorts, "route_ports": m.RoutePorts,
 		"deny4": m.Deny4, "deny6": m.Deny6, "allow4": m.Allow4, "allow6": m.Allow6,
-		"places4": m.Places4, "places6": m.Places6, ".data.sources": e.lists.checks,
+		"places4": m.Places4, "places6": m.Places6, ".data.sources": e.lists.state,
 		"flow_budgets": m.FlowBudgets, "answer_budgets": m.AnswerBudgets, "budget_key": m.BudgetKey,
 	}}
 	collection, err := ebpf.NewCollectionWithOptions(spec, options)

@@ -147,6 +147,14 @@ const (
 	edgeDetectorPhaseDETECTOR_LEAVING edgeDetectorPhase = 3
 )
 
+type edgeEndpoints struct {
+	_            structs.HostLayout
+	ClientBe     [4]uint32
+	ServerBe     [4]uint32
+	ClientPortBe uint16
+	ServerPortBe uint16
+}
+
 type edgeEpochCache struct {
 	_        structs.HostLayout
 	Epoch    uint64
@@ -370,6 +378,19 @@ const (
 	edgeSourceLimitsBYPASSES_MAX  edgeSourceLimits = 256
 )
 
+type edgeSourceMemo struct {
+	_       structs.HostLayout
+	Address [4]uint32
+	V6      uint32
+	Version uint32
+}
+
+type edgeSourceState struct {
+	_       structs.HostLayout
+	Checks  uint32
+	Version uint32
+}
+
 type edgeTally struct {
 	_        structs.HostLayout
 	Syns     uint64
@@ -386,6 +407,22 @@ type edgeTicking struct {
 	Passed uint64
 	Looked uint32
 	Pad    uint32
+}
+
+type edgeTranslation struct {
+	_              structs.HostLayout
+	ExpiresNs      uint64
+	ClientIsn      uint32
+	Cookie         uint32
+	Delta          uint32
+	StampDelta     uint32
+	State          uint8
+	Timestamps     uint8
+	ClientScale    uint8
+	AnnouncedScale uint8
+	KernelScale    uint8
+	Requeues       uint8
+	AckedHigh      uint16
 }
 
 type edgeTransmitFailure uint32
@@ -465,21 +502,22 @@ const (
 	edgeVerdictVERDICT_PASS_OPENED            edgeVerdict = 61
 	edgeVerdictVERDICT_SENT_SYN               edgeVerdict = 62
 	edgeVerdictVERDICT_SENT_RESET             edgeVerdict = 63
-	edgeVerdictVERDICT_ANSWER_CHALLENGE       edgeVerdict = 64
-	edgeVerdictVERDICT_ANSWER_RESET           edgeVerdict = 65
-	edgeVerdictVERDICT_DROP_CHALLENGED        edgeVerdict = 66
-	edgeVerdictVERDICT_PASS_WHITELISTED       edgeVerdict = 67
-	edgeVerdictVERDICT_PASS_FINISHED          edgeVerdict = 68
-	edgeVerdictVERDICT_DROP_SYN_RATE          edgeVerdict = 69
-	edgeVerdictVERDICT_DROP_WHITELIST_FULL    edgeVerdict = 70
-	edgeVerdictVERDICT_DROP_DENIED            edgeVerdict = 71
-	edgeVerdictVERDICT_DROP_SPOOFED_INSIDE    edgeVerdict = 72
-	edgeVerdictVERDICT_DROP_OTHER_PORT        edgeVerdict = 73
-	edgeVerdictVERDICT_DROP_LOW_TTL           edgeVerdict = 74
-	edgeVerdictVERDICT_DROP_FLOW_BUDGET       edgeVerdict = 75
-	edgeVerdictVERDICT_DROP_ANSWER_LIMIT      edgeVerdict = 76
-	edgeVerdictVERDICT_PASS_BYPASS            edgeVerdict = 77
-	edgeVerdictVERDICT_COUNT                  edgeVerdict = 78
+	edgeVerdictVERDICT_PASS_PROXIED           edgeVerdict = 64
+	edgeVerdictVERDICT_ANSWER_CHALLENGE       edgeVerdict = 65
+	edgeVerdictVERDICT_ANSWER_RESET           edgeVerdict = 66
+	edgeVerdictVERDICT_DROP_CHALLENGED        edgeVerdict = 67
+	edgeVerdictVERDICT_PASS_WHITELISTED       edgeVerdict = 68
+	edgeVerdictVERDICT_PASS_FINISHED          edgeVerdict = 69
+	edgeVerdictVERDICT_DROP_SYN_RATE          edgeVerdict = 70
+	edgeVerdictVERDICT_DROP_WHITELIST_FULL    edgeVerdict = 71
+	edgeVerdictVERDICT_DROP_DENIED            edgeVerdict = 72
+	edgeVerdictVERDICT_DROP_SPOOFED_INSIDE    edgeVerdict = 73
+	edgeVerdictVERDICT_DROP_OTHER_PORT        edgeVerdict = 74
+	edgeVerdictVERDICT_DROP_LOW_TTL           edgeVerdict = 75
+	edgeVerdictVERDICT_DROP_FLOW_BUDGET       edgeVerdict = 76
+	edgeVerdictVERDICT_DROP_ANSWER_LIMIT      edgeVerdict = 77
+	edgeVerdictVERDICT_PASS_BYPASS            edgeVerdict = 78
+	edgeVerdictVERDICT_COUNT                  edgeVerdict = 79
 	edgeVerdictVERDICT_STRIDE                 edgeVerdict = 128
 )
 
@@ -523,6 +561,7 @@ const (
 	edgeMapFilter             = "filter"
 	edgeMapFilterLines        = "filter_lines"
 	edgeMapFlowBudgets        = "flow_budgets"
+	edgeMapFlows              = "flows"
 	edgeMapKeys               = "keys"
 	edgeMapLabels             = "labels"
 	edgeMapListeners          = "listeners"
@@ -537,6 +576,7 @@ const (
 	edgeMapRoutePorts         = "route_ports"
 	edgeMapServiceMemos       = "service_memos"
 	edgeMapServices           = "services"
+	edgeMapSourceMemos        = "source_memos"
 	edgeMapTallies            = "tallies"
 	edgeMapTicker             = "ticker"
 	edgeMapTransmitFailures   = "transmit_failures"
@@ -569,10 +609,11 @@ const (
 	edgeVarPacketsLimited     = "packets_limited"
 	edgeVarProxies            = "proxies"
 	edgeVarServiceCount       = "service_count"
-	edgeVarSourceChecks       = "source_checks"
+	edgeVarSources            = "sources"
 	edgeVarStrategies         = "strategies"
 	edgeVarSweepLineNs        = "sweep_line_ns"
 	edgeVarTtlMatters         = "ttl_matters"
+	edgeVarVerifiedIsJudged   = "verified_is_judged"
 )
 
 // loadEdge returns the embedded CollectionSpec for edge.
@@ -653,6 +694,7 @@ type edgeMapSpecs struct {
 	Filter           *ebpf.MapSpec `ebpf:"filter"`
 	FilterLines      *ebpf.MapSpec `ebpf:"filter_lines"`
 	FlowBudgets      *ebpf.MapSpec `ebpf:"flow_budgets"`
+	Flows            *ebpf.MapSpec `ebpf:"flows"`
 	Keys             *ebpf.MapSpec `ebpf:"keys"`
 	Labels           *ebpf.MapSpec `ebpf:"labels"`
 	Listeners        *ebpf.MapSpec `ebpf:"listeners"`
@@ -667,6 +709,7 @@ type edgeMapSpecs struct {
 	RoutePorts       *ebpf.MapSpec `ebpf:"route_ports"`
 	ServiceMemos     *ebpf.MapSpec `ebpf:"service_memos"`
 	Services         *ebpf.MapSpec `ebpf:"services"`
+	SourceMemos      *ebpf.MapSpec `ebpf:"source_memos"`
 	Tallies          *ebpf.MapSpec `ebpf:"tallies"`
 	Ticker           *ebpf.MapSpec `ebpf:"ticker"`
 	TransmitFailures *ebpf.MapSpec `ebpf:"transmit_failures"`
@@ -695,10 +738,11 @@ type edgeVariableSpecs struct {
 	PacketsLimited     *ebpf.VariableSpec `ebpf:"packets_limited"`
 	Proxies            *ebpf.VariableSpec `ebpf:"proxies"`
 	ServiceCount       *ebpf.VariableSpec `ebpf:"service_count"`
-	SourceChecks       *ebpf.VariableSpec `ebpf:"source_checks"`
+	Sources            *ebpf.VariableSpec `ebpf:"sources"`
 	Strategies         *ebpf.VariableSpec `ebpf:"strategies"`
 	SweepLineNs        *ebpf.VariableSpec `ebpf:"sweep_line_ns"`
 	TtlMatters         *ebpf.VariableSpec `ebpf:"ttl_matters"`
+	VerifiedIsJudged   *ebpf.VariableSpec `ebpf:"verified_is_judged"`
 }
 
 // edgeObjects contains all objects after they have been loaded into the kernel.
@@ -741,6 +785,7 @@ type edgeMaps struct {
 	Filter           *ebpf.Map `ebpf:"filter"`
 	FilterLines      *ebpf.Map `ebpf:"filter_lines"`
 	FlowBudgets      *ebpf.Map `ebpf:"flow_budgets"`
+	Flows            *ebpf.Map `ebpf:"flows"`
 	Keys             *ebpf.Map `ebpf:"keys"`
 	Labels           *ebpf.Map `ebpf:"labels"`
 	Listeners        *ebpf.Map `ebpf:"listeners"`
@@ -755,6 +800,7 @@ type edgeMaps struct {
 	RoutePorts       *ebpf.Map `ebpf:"route_ports"`
 	ServiceMemos     *ebpf.Map `ebpf:"service_memos"`
 	Services         *ebpf.Map `ebpf:"services"`
+	SourceMemos      *ebpf.Map `ebpf:"source_memos"`
 	Tallies          *ebpf.Map `ebpf:"tallies"`
 	Ticker           *ebpf.Map `ebpf:"ticker"`
 	TransmitFailures *ebpf.Map `ebpf:"transmit_failures"`
@@ -783,6 +829,7 @@ func (m *edgeMaps) Close() error {
 		m.Filter,
 		m.FilterLines,
 		m.FlowBudgets,
+		m.Flows,
 		m.Keys,
 		m.Labels,
 		m.Listeners,
@@ -797,6 +844,7 @@ func (m *edgeMaps) Close() error {
 		m.RoutePorts,
 		m.ServiceMemos,
 		m.Services,
+		m.SourceMemos,
 		m.Tallies,
 		m.Ticker,
 		m.TransmitFailures,
@@ -826,10 +874,11 @@ type edgeVariables struct {
 	PacketsLimited     *ebpf.Variable `ebpf:"packets_limited"`
 	Proxies            *ebpf.Variable `ebpf:"proxies"`
 	ServiceCount       *ebpf.Variable `ebpf:"service_count"`
-	SourceChecks       *ebpf.Variable `ebpf:"source_checks"`
+	Sources            *ebpf.Variable `ebpf:"sources"`
 	Strategies         *ebpf.Variable `ebpf:"strategies"`
 	SweepLineNs        *ebpf.Variable `ebpf:"sweep_line_ns"`
 	TtlMatters         *ebpf.Variable `ebpf:"ttl_matters"`
+	VerifiedIsJudged   *ebpf.Variable `ebpf:"verified_is_judged"`
 }
 
 // edgePrograms contains all programs after they have been loaded into the kernel.

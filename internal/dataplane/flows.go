@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keepFlows gives the maps of translated connections the size that they have
-// already: what is in them lives, and cannot move.
-func keepFlows(pins *Pins, spec *ebpf.CollectionSpec) error {
+// keepSizes gives maps of translated connections the size that they have already:
+// what is in them lives, and cannot move.
+func keepSizes(pins *Pins, spec *ebpf.CollectionSpec, names ...string) error {
 	if pins == nil || !pins.sameContract() {
 		return nil
 	}
-	for _, name := range []string{"flows", "half_open"} {
+	for _, name := range names {
 		m, err := ebpf.LoadPinnedMap(pins.mapPath(name), nil)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil

@@ -90,6 +90,11 @@ func ip4Goldens() []golden {
 		lost("IPv4 header longer than the packet", four, "drop_unparsable", none).edited(put(14, 0x4f00)),
 		lost("IPv4 total length inside the TCP header", four, "drop_unparsable", none).edited(put(16, 39)),
 		lost("IPv4 total length inside the TCP options", four, "drop_unparsable", none).edited(put(16, 51)),
+		lost("IPv4 total length of the IP header alone", four, "drop_unparsable", none).edited(put(16, 20)),
+		lost("IPv4 total length shorter than the IP header", four, "drop_unparsable", none).edited(put(16, 19)),
+		answered4("IPv4 total length beyond the frame: only headers matter", four).edited(put(16, 65535)),
+		lost("frame that ends within the TCP header", four, "drop_unparsable", none).edited(func(f []byte) []byte { return f[:53] }),
+		lost("frame that ends within the TCP options", four, "drop_unparsable", none).edited(func(f []byte) []byte { return f[:60] }),
 		lost("IPv4 total length 0", four, "drop_unparsable", none).edited(put(16, 0)),
 		lost("TCP header of four words", four, "drop_unparsable", none).edited(put(46, 0x4002)),
 		lost("TCP header of no word", four, "drop_unparsable", none).edited(put(46, 0x0002)),
@@ -159,10 +164,15 @@ func fragmentGoldens() []golden {
 	first, atomic := wire.FragmentHeader(0, true), wire.FragmentHeader(0, false)
 	last := wire.FragmentHeader(180, false)
 	hop, destination := wire.Padded(wire.HopByHop, 8), wire.Padded(wire.Destination, 8)
+	routing := wire.Padded(wire.Routing, 24)
 	return []golden{
 		lost("first fragment, IPv4", more(four), "drop_fragment", none),
 		lost("middle fragment, IPv4", later(more(four)), "drop_fragment", none),
 		lost("last fragment, IPv4", later(four), "drop_fragment", none),
+		lost("tiny fragment, the flags in the next one", more(with(four, func(p *wire.Packet) { p.Options = nil })), "drop_fragment", none).edited(func(f []byte) []byte { return f[:42] }),
+		lost("fragment of offset 1, which would write over flags", with(four, func(p *wire.Packet) { p.Offset = 1 }), "drop_fragment", none),
+		lost("last possible fragment", with(four, func(p *wire.Packet) { p.Offset = 8191 }), "drop_fragment", none),
+		lost("fragment with IPv4 options", more(with(four, func(p *wire.Packet) { p.IPOptions = make([]byte, 40) })), "drop_fragment", none),
 		lost("fragment to an unprotected port", more(to(four, "203.0.113.5:1")), "drop_fragment", none),
 		passed("fragment to an unprotected address, IPv4", more(to(four, "192.0.2.99:443"))),
 		passed("first fragment of UDP, IPv4", more(udp4)),
@@ -173,6 +183,11 @@ func fragmentGoldens() []golden {
 		lost("fragment behind hop-by-hop", chain(six, hop, first), "drop_fragment", none),
 		lost("fragment of what may lead to TCP", chain(six, first, destination), "drop_fragment", none),
 		lost("last fragment of what may lead to TCP", chain(six, last, destination), "drop_fragment", none),
+		lost("fragment behind routing and destination", chain(six, routing, destination, first), "drop_fragment", none),
+		lost("fragment behind five extension headers", chain(six, append(repeated(wire.Destination, 5), first)...), "drop_fragment", none),
+		lost("fragment behind six extension headers", chain(six, append(repeated(wire.Destination, 6), first)...), "drop_fragment", none),
+		lost("fragment behind seven extension headers", chain(six, append(repeated(wire.Destination, 7), first)...), "drop_unparsable", none),
+		lost("fragment header that is cut", chain(six, first), "drop_unparsable", none).edited(func(f []byte) []byte { return f[:55] }),
 		lost("fragment of a fragment", chain(six, first, first), "drop_fragment", none),
 		passed("fragment to an unprotected address, IPv6", chain(to(six, "[2001:db8:9::1]:443"), first)),
 		passed("first fragment of UDP, IPv6", chain(protocol6(wire.UDP), first)),

@@ -2,7 +2,12 @@ package dataplane
 
 import (
 	"encoding/binary"
+	"math/rand/v2"
 	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -183,6 +188,34 @@ func TestExpiredPrefixesHideNoneOfThoseAround(t *testing.T) {
 	}
 }
 
+// Each CPU remembers who is not denied; a test's packets come to any of them.
+func TestWhoIsRememberedIsDeniedAtOnce(t *testing.T) {
+	e, lists := listed(t)
+	lists.mustAdd(t, Deny, 0, "10.0.0.0/8", "2001:db9::/32")
+	for _, syn := range families() {
+		for round := range 20 {
+			prefix := netip.PrefixFrom(syn.Source.Addr(), syn.Source.Addr().BitLen()-round%3).Masked().String()
+			for range 10 {
+				e.want("not denied", syn, "answer_syn")
+				e.want("a neighbour", neighbour(syn), "answer_syn")
+			}
+			lists.mustAdd(t, Deny, time.Hour, prefix)
+			e.want("denied", syn, "drop_denied")
+			lists.expire(t, Deny, prefix)
+			e.want("expired", syn, "answer_syn")
+			lists.mustAdd(t, Deny, 0, prefix)
+			e.want("denied again", syn, "drop_denied")
+			lists.mustRemove(t, Deny, prefix, true)
+		}
+	}
+	mapped := with(syn6(""), func(p *wire.Packet) { p.Source = netip.MustParseAddrPort("[c000:201::]:40000") })
+	e.want("IPv4's", syn4(""), "answer_syn")
+	e.want("IPv6's with the same first word", mapped, "answer_syn")
+	lists.mustAdd(t, Deny, 0, "c000:201::/128")
+	e.want("IPv6's, denied", mapped, "drop_denied")
+	e.want("IPv4's, still", syn4(""), "answer_syn")
+}
+
 func TestSweepSparesWhatIsAddedAnew(t *testing.T) {
 	e, lists := listed(t)
 	lists.mustAdd(t, Deny, time.Hour, "192.0.2.1/32")
@@ -215,8 +248,8 @@ func TestProgramsLookAtDenyOnlyWhileSomethingIsOnIt(t *testing.T) {
 	_, lists := listed(t)
 	want := func(what string, checks uint32) {
 		t.Helper()
-		if got, err := lists.readChecks(); err != nil || got != checks {
-			t.Errorf("%s: %d, %v; want %d", what, got, err, checks)
+		if got, err := lists.readState(); err != nil || got.Checks != checks || got.Version == 0 {
+			t.Errorf("%s: %+v, %v; want %d", what, got, err, checks)
 		}
 	}
 	want("empty", 0)
@@ -229,4 +262,107 @@ func TestProgramsLookAtDenyOnlyWhileSomethingIsOnIt(t *testing.T) {
 	want("IPv4", uint32(edgeSourceCheckSOURCES_DENIED))
 	lists.mustRemove(t, Deny, "10.0.0.0/8", true)
 	want("empty again", 0)
+}
+
+// scattered is so many prefixes of a family, all over the addresses.
+func scattered(random *rand.Rand, v6 bool, count int) []netip.Prefix {
+	all := make([]netip.Prefix, 0, count)
+	seen := make(map[netip.Prefix]bool, count)
+	for len(all) < count {
+		var p netip.Prefix
+		if v6 {
+			var b [16]byte
+			binary.BigEndian.PutUint64(b[:], 0x2000<<48|random.Uint64()>>3)
+			p = netip.PrefixFrom(netip.AddrFrom16(b), 64)
+		} else {
+			var b [4]byte
+			binary.BigEndian.PutUint32(b[:], random.Uint32())
+			p = netip.PrefixFrom(netip.AddrFrom4(b), 32-8*(len(all)%5/4)) // one network of 256 in five
+		}
+		if p = p.Masked(); !seen[p] {
+			seen[p] = true
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// available is the memory that the machine has left, in bytes.
+func available(t *testing.T) int64 {
+	t.Helper()
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(text), "MemAvailable:")
+	kilobytes, err := strconv.ParseInt(strings.Fields(after)[0], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kilobytes << 10
+}
+
+// medianRun is how long the program takes for a frame, look-up included.
+func (e edgeAgent) medianRun(frames [][]byte) time.Duration {
+	e.t.Helper()
+	times := make([]time.Duration, len(frames))
+	for i, frame := range frames {
+		_, took, err := e.EdgeOutside.Benchmark(frame, 64, func() {})
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		times[i] = took
+	}
+	slices.Sort(times)
+	return times[len(times)/2]
+}
+
+// A million of a family in the long form, a tenth otherwise.
+func TestMillionPrefixesOfAFamilyAreListedFoundAndSwept(t *testing.T) {
+	count := int(edgeSourceLimitsLISTED_MAX)
+	if os.Getenv("SMARTCOOKIE_LONG") != "1" {
+		count /= 10
+	}
+	random := newRandom(t)
+	for _, v6 := range []bool{false, true} {
+		e, lists := listed(t)
+		all := scattered(random, v6, count)
+		syn := families()[0]
+		if v6 {
+			syn = families()[1]
+		}
+		var frames [][]byte
+		for range 500 {
+			source := all[random.IntN(count)].Addr()
+			frames = append(frames, with(syn, func(p *wire.Packet) { p.Source = netip.AddrPortFrom(source, 7) }).Frame())
+		}
+		before, begin := available(t), time.Now()
+		if err := lists.put(Deny, all, 0, edgeListedOriginLISTED_FILE); err != nil {
+			t.Fatal(err)
+		}
+		if err := lists.heedDeny(); err != nil {
+			t.Fatal(err)
+		}
+		added, memory := time.Since(begin), before-available(t)
+		for _, frame := range frames {
+			if got := e.outside(frame); got.verdict != "drop_denied" {
+				t.Fatalf("%s: %x", got.verdict, frame)
+			}
+		}
+		t.Logf("%d prefixes, IPv6 %v: added in %s, some %d MB, %s a denied packet", count, v6, added, memory>>20, e.medianRun(frames))
+		if count == int(edgeSourceLimitsLISTED_MAX) {
+			if err := lists.Add(Deny, []netip.Prefix{netip.PrefixFrom(all[0].Addr(), 9).Masked()}, 0); err == nil || !strings.Contains(err.Error(), "deny is full") {
+				t.Errorf("one more: %v", err)
+			}
+		}
+		if err := lists.put(Deny, all[count/2:], 1, edgeListedOriginLISTED_HAND); err != nil {
+			t.Fatal(err)
+		}
+		begin = time.Now()
+		removed, err := lists.Sweep()
+		if err != nil || removed != count-count/2 {
+			t.Errorf("%d removed, %v; want %d", removed, err, count-count/2)
+		}
+		t.Logf("%d removed in %s", removed, time.Since(begin))
+	}
 }

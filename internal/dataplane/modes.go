@@ -277,7 +277,7 @@ func figuresOf(f edgeDetectFigures) Figures {
 }
 
 // modeMaps are the pinned maps of an agent that modes are in.
-type modeMaps struct{ labels, services, detectors *ebpf.Map }
+type modeMaps struct{ labels, services, detectors, clock *ebpf.Map }
 
 func openModes(root, agent string) (*modeMaps, error) {
 	p := Pins{path: filepath.Join(root, agent)}
@@ -288,8 +288,8 @@ func openModes(root, agent string) (*modeMaps, error) {
 		return nil, fmt.Errorf("the %s agent was attached by another version: start its daemon anew", agent)
 	}
 	m := &modeMaps{}
-	for name, to := range map[string]**ebpf.Map{"labels": &m.labels, "services": &m.services, "detectors": &m.detectors} {
-		if name == "detectors" && agent != EdgeAgent {
+	for name, to := range map[string]**ebpf.Map{"labels": &m.labels, "services": &m.services, "detectors": &m.detectors, "clock": &m.clock} {
+		if (name == "detectors" || name == "clock") && agent != EdgeAgent {
 			continue
 		}
 		var err error
@@ -302,7 +302,7 @@ func openModes(root, agent string) (*modeMaps, error) {
 }
 
 func (m *modeMaps) close() {
-	for _, one := range []*ebpf.Map{m.labels, m.services, m.detectors} {
+	for _, one := range []*ebpf.Map{m.labels, m.services, m.detectors, m.clock} {
 		if one != nil {
 			one.Close()
 		}
@@ -380,7 +380,11 @@ func (m *modeMaps) set(id uint32, from, to policy.Mode) error {
 	if err := putMode(m.services, id, to); err != nil {
 		return fmt.Errorf("write mode: %w", err)
 	}
-	return nil
+	if m.clock == nil {
+		return nil
+	}
+	// Whether other ports are lost at a prefix is remembered with its services.
+	return (&tables{clock: m.clock}).raiseVersion()
 }
 
 // monotonicNS is the clock of the kernel's timer.

@@ -285,6 +285,57 @@ func TestCookieOfTheFloodsEndIsHeeded(t *testing.T) {
 	}
 }
 
+// The timer looks at some services in each of its turns, and at all in their turn.
+func TestFloodIsFoundWhicheverServiceItMeets(t *testing.T) {
+	const count = 300
+	e := newEdge(t, func(c *EdgeConfig) {
+		c.Services = nil
+		for i := range count {
+			address := netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)})
+			c.Services = append(c.Services, policy.Service{
+				Name: address.String(), Domain: "main", Mode: policy.Adaptive, Options: policy.AllOptions,
+				Prefixes: []netip.Prefix{netip.PrefixFrom(address, 32)}, Ports: []policy.PortRange{port(80)},
+				MSS4: 1460, MSS6: 1440, Window: 65535, Detect: policy.Detect{SYNs: 20, Calm: time.Second},
+			})
+		}
+	})
+	if err := e.edge().Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "every service is looked at", func() bool {
+		var d edgeDetector
+		for id := uint32(1); id <= count; id++ {
+			if err := e.Detectors.Lookup(id, &d); err != nil || d.Slot == 0 {
+				return false
+			}
+		}
+		return true
+	})
+	flooded := []int{0, 127, 128, 200, count - 1}
+	for _, i := range flooded {
+		to := netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}), 80)
+		for n := range 30 {
+			e.runUncounted(e.EdgeOutside, with(syn4(windowsOptions), func(p *wire.Packet) {
+				p.To, p.Source = to, netip.AddrPortFrom(client4.Addr(), uint16(1000+n))
+			}).Frame())
+		}
+	}
+	eventually(t, "the flooded services are defended, and no others", func() bool {
+		states, err := e.edge().States()
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := 0
+		for i, s := range states {
+			if s.TimesOn > 0 && !slices.Contains(flooded, i) {
+				t.Fatalf("service %d is defended", i)
+			}
+			found += int(s.TimesOn)
+		}
+		return found == len(flooded)
+	})
+}
+
 // A server's first acknowledgement, and a known flow's SYN, are handshakes that
 // were finished; a SYN-ACK proves nothing.
 func TestHandshakesAreFinishedByTheServersWord(t *testing.T) {
@@ -324,7 +375,7 @@ func TestHandshakesAreFinishedByTheServersWord(t *testing.T) {
 // timer ends that, and no daemon.
 func TestStartingServiceBecomesOneThatIsAlwaysDefended(t *testing.T) {
 	e := adaptive(t, policy.DefaultDetect)
-	m := modeMaps{e.labels, e.services, e.Detectors}
+	m := modeMaps{e.labels, e.services, e.Detectors, e.Clock}
 	if err := m.set(web, policy.Adaptive, policy.Always); err != nil {
 		t.Fatal(err)
 	}

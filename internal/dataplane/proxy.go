@@ -39,12 +39,12 @@ type Proxy struct {
 	sent   map[serverEndpoints]int // SYNs that were sent again, of what is half open
 }
 
-// LoadProxy loads the translator beside an edge, whose tables it shares. It has
-// room for so many connections.
-func LoadProxy(pins *Pins, edge *Edge, connections, recent int) (*Proxy, error) {
+// LoadProxy loads the translator beside an edge, whose tables and connections it
+// shares.
+func LoadProxy(pins *Pins, edge *Edge, recent int) (*Proxy, error) {
 	c := &edge.config
 	s, err := LoadServer(pins, ServerConfig{
-		Services: c.Services, Domains: c.Domains, Epochs: c.Epochs, Recent: recent, Translated: connections, Edge: edge,
+		Services: c.Services, Domains: c.Domains, Epochs: c.Epochs, Recent: recent, Edge: edge,
 		Proxy: &ProxyPorts{Outside: c.Outside, Inside: c.Inside, Forward: c.Forward},
 	})
 	if err != nil {
@@ -58,7 +58,7 @@ func LoadProxy(pins *Pins, edge *Edge, connections, recent int) (*Proxy, error) 
 func (p *Proxy) Attach(pins *Pins) error {
 	o, ports := &p.server.objects, p.server.config.Proxy
 	if err := pinMaps(pins, map[string]*ebpf.Map{
-		"counters": o.Counters, "recent": o.Recent, "flows": o.Flows, "half_open": o.HalfOpen, "syns": o.Syns,
+		"counters": o.Counters, "recent": o.Recent, "half_open": o.HalfOpen, "syns": o.Syns,
 	}); err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@ func proxied() []policy.Service {
 
 func newProxyEdge(t *testing.T) edgeAgent {
 	t.Helper()
-	return newEdge(t, func(c *EdgeConfig) { c.Services = proxied() })
+	return newEdge(t, func(c *EdgeConfig) { c.Services, c.Proxied = proxied(), 100 })
 }
 
 type proxyAgent struct {
@@ -37,10 +37,10 @@ func newProxy(t *testing.T) proxyAgent {
 	t.Helper()
 	e := newProxyEdge(t)
 	lo := []Interface{{Name: "lo", Index: 1}}
-	edge := &Edge{tables: *e.tables, config: EdgeConfig{
+	edge := &Edge{tables: *e.tables, objects: *e.edgeObjects, config: EdgeConfig{
 		Services: proxied(), Domains: domains, Epochs: 100, Outside: lo, Inside: lo, Forward: Route,
 	}}
-	p, err := LoadProxy(nil, edge, 100, 1000)
+	p, err := LoadProxy(nil, edge, 1000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,6 +125,41 @@ func TestProxiedPacketsTakeTheKernelsPath(t *testing.T) {
 		} {
 			if got := c.at(c.in); got.verdict != c.verdict || got.action != c.action || !bytes.Equal(got.out, c.in) {
 				t.Errorf("%s, %s: %s, action %d; want %s, %d", syn.Source, c.name, got.verdict, got.action, c.verdict, c.action)
+			}
+		}
+	}
+}
+
+// A connection that was idle for long is in no filter, but it is the translator's.
+func TestIdleProxiedConnectionIsKnown(t *testing.T) {
+	e := newProxyEdge(t)
+	for _, client := range bothFamilies() {
+		other := client
+		other.Source = portAfter(other.Source)
+		for _, c := range []struct {
+			state   string
+			expires uint64
+			in      wire.Packet
+			verdict string
+		}{
+			{"idle", monotonic(t) + uint64(time.Hour), client, "pass_proxied"},
+			{"idle, its RST", monotonic(t) + uint64(time.Hour), flagged(client, wire.RST), "pass_proxied"},
+			{"another's", monotonic(t) + uint64(time.Hour), other, "drop_bad_cookie"},
+			{"over", 1, client, "drop_bad_cookie"},
+		} {
+			e.forget()
+			v := usualTranslation
+			v.ExpiresNs = c.expires
+			if err := e.Flows.Put(endpointsOf(client), v); err != nil {
+				t.Fatal(err)
+			}
+			if got := e.outside(c.in.Frame()); got.verdict != c.verdict || (got.action == xdpPass) != (c.verdict == "pass_proxied") {
+				t.Errorf("%s, %s: %s, action %d", client.Source, c.state, got.verdict, got.action)
+			}
+			if c.verdict == "pass_proxied" && c.in.Flags&wire.RST == 0 {
+				if got := e.outside(c.in.Frame()); got.verdict != "pass_verified" {
+					t.Errorf("%s, %s, its next packet: %s", client.Source, c.state, got.verdict)
+				}
 			}
 		}
 	}

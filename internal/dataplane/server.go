@@ -112,13 +112,14 @@ func (s *Server) load(pins *Pins, spec *ebpf.CollectionSpec) error {
 		if s.config.Proxy != nil {
 			shared["services"], shared["port_ranges"] = edge.services, edge.ranges
 			shared["prefixes4"], shared["prefixes6"] = edge.prefixes4, edge.prefixes6
+			shared["flows"] = edge.objects.Flows
 		}
+	}
+	if err := keepSizes(pins, spec, "flows", "half_open"); err != nil {
+		return err
 	}
 	for name, m := range shared {
 		spec.Maps[name].MaxEntries = m.MaxEntries()
-	}
-	if err := keepFlows(pins, spec); err != nil {
-		return err
 	}
 	if _, err := loadShared(pins, spec, &s.objects,
 		[][]string{{"counters"}, {"recent"}, {"clock"}, {"flows"}, {"half_open"}, {"syns"}, {"enforced_until"}, {"edges"},

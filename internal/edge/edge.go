@@ -86,7 +86,7 @@ func start(c *config.Edge, o Options, keeper *upkeep.Keeper, pins *dataplane.Pin
 	agent, err := dataplane.LoadEdge(pins, dataplane.EdgeConfig{
 		Services: c.Services, Table: c.Table, Domains: DomainsOf(c.Services), Epochs: keeper.Epochs(),
 		Outside: Interfaces(c.Outside), Inside: Interfaces(c.Inside), Forward: forward, Generic: c.Generic,
-		Flows: c.Flows, Generation: c.Generation, Whitelist: c.Whitelist, Floods: c.Floods,
+		Flows: c.Flows, Generation: c.Generation, Proxied: c.Proxied, Whitelist: c.Whitelist, Floods: c.Floods,
 	})
 	if err != nil {
 		return nil, nil, err

@@ -29,7 +29,7 @@ func startTranslator(c *config.Edge, o Options, agent *dataplane.Edge) (*transla
 		return nil, err
 	}
 	t := &translator{pins: pins, log: o.Log}
-	if t.proxy, err = dataplane.LoadProxy(pins, agent, c.Proxied, config.DefaultRecent); err != nil {
+	if t.proxy, err = dataplane.LoadProxy(pins, agent, config.DefaultRecent); err != nil {
 		pins.Close()
 		return nil, err
 	}

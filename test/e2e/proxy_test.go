@@ -8,9 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
 	"golang.org/x/sys/unix"
 
 	"smartcookie/internal/badwire"
@@ -192,6 +195,7 @@ func TestProxyOpensTheWindow(t *testing.T) {
 		t.Run(shape.name, func(t *testing.T) {
 			w := newWire(t, shape, wireSettings{inside: &badwire.Faults{Delay: tenantDelay}})
 			s := w.serve(t, wireEcho)
+			server := newWireTap(t, w.Server.Namespace, w.Server.Port)
 			wireFamilies(t, func(t *testing.T, v6 bool) {
 				asks := w.flow(t, v6)
 				asks.open()
@@ -199,6 +203,7 @@ func TestProxyOpensTheWindow(t *testing.T) {
 				asks.send(-1, wireACK, nil)
 				asks.expectWindow()
 				w.expect(t, before, wireVerdicts{"setup_translated": 1, "pass_opened": 1})
+				serverHasTheClientsWindow(t, server, asks)
 				asks.count = 0
 				asks.send(-1, wireACK, nil) // the update was lost, say
 				asks.expectWindow()
@@ -218,6 +223,24 @@ func TestProxyOpensTheWindow(t *testing.T) {
 				t.Errorf("the server has received %q, want %q", got, want)
 			}
 		})
+	}
+}
+
+// serverHasTheClientsWindow looks at the ACK that ends the edge's handshake.
+func serverHasTheClientsWindow(t *testing.T, server *wireTap, f *wireFlow) {
+	t.Helper()
+	var ack *wirePacket
+	eventually(t, wirePatience, "the server gets its ACK", func() bool {
+		for _, frame := range server.frames(func(frame wireFrame) bool { return !frame.out }) {
+			if p, ok := parseWirePacket(frame.bytes); ok && uint16(p.tcp.SrcPort) == f.port && p.tcp.ACK {
+				ack = &p
+				return true
+			}
+		}
+		return false
+	})
+	if tsval, _, ok := ack.stamps(); ack.tcp.Window != wireWindow || ack.tcp.Seq != f.isn+1 || !ok || tsval != f.tsval {
+		t.Errorf("the server's ACK has window %d, number ISN+%d, TSval %d", ack.tcp.Window, ack.tcp.Seq-f.isn, tsval)
 	}
 }
 
@@ -304,15 +327,56 @@ func TestProxiedConnectionsSurviveTheDaemon(t *testing.T) {
 			f.expectStream("one two ")
 			other := w.flow(t, true)
 			other.connect(wireRequest)
-			w.daemon = w.start(t, w.Edge.Namespace, "edge", w.proxyConfig(t))
+			f.send(8, wireACK, nil) // or the server repeats itself, and its flow is known
+			other.send(len(wireRequest), wireACK, nil)
+			// Another size of the filter makes a new one, which knows nobody.
+			w.daemon = w.start(t, w.Edge.Namespace, "edge", "flows: 2000000\n"+w.proxyConfig(t))
+			before := w.verdicts(t)
 			f.send(8, wireData, []byte("three"))
 			f.expectStream("one two three")
+			w.await(t, before, 1, "pass_proxied")
 			other.send(len(wireRequest), wireData, []byte("again"))
 			other.expectStream(wireRequest + "again")
 			runIn(t, w.Edge.Namespace, program, "detach", "--pin", w.PinDir("edge"))
 			if left, err := os.ReadDir(w.PinDir("edge")); err == nil {
 				t.Errorf("detach leaves %v", left)
 			}
+		})
+	}
+}
+
+// Modes change under connections of either kind, and under a handshake.
+func TestProxiedServiceChangesItsMode(t *testing.T) {
+	for _, shape := range wireProxies {
+		t.Run(shape.name, func(t *testing.T) {
+			w := newWire(t, shape, wireSettings{})
+			w.serve(t, wireEcho)
+			mode := func(name string) {
+				runIn(t, w.Edge.Namespace, program, "mode", "web", name, "--pin", w.PinDir("edge"))
+			}
+			wireFamilies(t, func(t *testing.T, v6 bool) {
+				translated, begun, direct := w.flow(t, v6), w.flow(t, v6), w.flow(t, v6)
+				translated.connect("one ")
+				begun.open()
+				mode("off")
+				translated.send(4, wireData, []byte("two "))
+				translated.expectStream("one two ")
+				begun.send(0, wireACK, nil)
+				begun.expectWindow()
+				direct.open()
+				before := w.verdicts(t)
+				direct.send(0, wireData, []byte("one "))
+				direct.expectStream("one ")
+				if got := w.verdicts(t).since(before); got["pass_translated"]+got["setup_translated"] != 0 {
+					t.Errorf("a service that is off translates: %v", got)
+				}
+				mode("always")
+				for f, was := range map[*wireFlow]string{translated: "one two ", begun: "", direct: "one "} {
+					f.send(len(was), wireData, []byte("three"))
+					f.expectStream(was + "three")
+				}
+				w.flow(t, v6).connect(wireRequest)
+			})
 		})
 	}
 }
@@ -358,6 +422,103 @@ func TestProxyServesEverythingDuringAFlood(t *testing.T) {
 				t.Errorf("%.0f packets per second offered, %.0f answered", report.Flood.OfferedPPS, report.Flood.AnsweredPPS)
 			}
 			t.Logf("%.0f SYNs per second offered, %.0f answered", report.Flood.OfferedPPS, report.Flood.AnsweredPPS)
+		})
+	}
+}
+
+// A router before the edge quotes what the client would have received.
+func TestErrorsFromOutsideReachTheProxiedServer(t *testing.T) {
+	for _, shape := range wireProxies {
+		t.Run(shape.name, func(t *testing.T) {
+			w := newWire(t, shape, wireSettings{})
+			w.serve(t, wireEcho)
+			wireFamilies(t, func(t *testing.T, v6 bool) {
+				f := w.flow(t, v6)
+				f.connect(wireRequest) // whose echo the client has not acknowledged
+				f.emit(f.tooBig(1300))
+				if !wirePoll(t, wirePatience, func() bool {
+					out, err := w.Server.Command(t.Context(), "ss", "-Htin", fmt.Sprintf("sport = :80 and dport = :%d", f.port)).Output()
+					return err == nil && strings.Contains(string(out), "pmtu:1300")
+				}) {
+					t.Error("the server has not heard of the path's MTU")
+				}
+			})
+		})
+	}
+}
+
+// tooBig is a router's error about the server's first segment.
+func (f *wireFlow) tooBig(mtu uint16) []byte {
+	f.t.Helper()
+	protocol := layers.IPProtocolICMPv4
+	if f.v6 {
+		protocol = layers.IPProtocolICMPv6
+	}
+	_, back := f.w.network(f.v6, f.w.Server.Addr(f.v6), layers.IPProtocolTCP)
+	if f.v6 {
+		back.(*layers.IPv6).DstIP = f.source.AsSlice()
+	} else {
+		back.(*layers.IPv4).DstIP = f.source.AsSlice()
+	}
+	tcp := &layers.TCP{SrcPort: lab.HTTPPort, DstPort: layers.TCPPort(f.port), Seq: f.cookie + 1, ACK: true}
+	if err := tcp.SetNetworkLayerForChecksum(back); err != nil {
+		f.t.Fatal(err)
+	}
+	quote := gopacket.Payload(serializeWire(f.t, back.(gopacket.SerializableLayer), tcp))
+	ethernet, network := f.w.network(f.v6, f.source, protocol)
+	if !f.v6 {
+		code := layers.CreateICMPv4TypeCode(layers.ICMPv4TypeDestinationUnreachable, layers.ICMPv4CodeFragmentationNeeded)
+		return serializeWire(f.t, ethernet, network.(gopacket.SerializableLayer), &layers.ICMPv4{TypeCode: code, Seq: mtu}, quote)
+	}
+	icmp := &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(layers.ICMPv6TypePacketTooBig, 0)}
+	if err := icmp.SetNetworkLayerForChecksum(network); err != nil {
+		f.t.Fatal(err)
+	}
+	return serializeWire(f.t, ethernet, network.(gopacket.SerializableLayer), icmp, gopacket.Payload(append([]byte{0, 0, byte(mtu >> 8), byte(mtu)}, quote...)))
+}
+
+// Below one tag connections are proxied, below two the service passes.
+func TestProxyingBridgeKnowsOneTag(t *testing.T) {
+	need(t, "curl", "nginx", "ip")
+	for _, test := range taggings {
+		t.Run(test.name, func(t *testing.T) {
+			l := newLab(t, lab.Options{Topology: lab.Bridge, Resolve: true})
+			onVLAN(t, lab.Bridge, l.Client, test.tags)
+			onVLAN(t, lab.Bridge, l.Server, test.tags)
+			proxyBridge.protect(t, l, protection{})
+			root := startNginx(t, l)
+			sum := randomFile(t, root+"/file", 1<<20)
+			for _, ipv6 := range []bool{false, true} {
+				mustGreet(t, l.Client.Namespace, url(l, ipv6, "/hello"))
+				downloadIs(t, l, ipv6, sum)
+				uploadIs(t, l, ipv6, root, sum)
+			}
+			if len(test.tags) == 1 {
+				counted(t, l, "edge", "answer_syn", "pass_opened")
+			} else if verdicts := verdictsOf(t, l, "edge"); verdicts["answer_syn"]+verdicts["pass_opened"] != 0 {
+				t.Errorf("proxied below two tags: %v", verdicts)
+			}
+		})
+	}
+}
+
+// What was merged on its way is translated at once, and cut up behind; and what the
+// server leaves to its device, sums and cutting up, is done at last.
+func TestProxiedTransfersArriveIntactWithOffloads(t *testing.T) {
+	need(t, "nginx", "curl", "ethtool")
+	for _, shape := range proxyShapes {
+		t.Run(shape.name, func(t *testing.T) {
+			l := deploy(t, shape, lab.Options{}, protection{})
+			for _, port := range append([]string{l.Edge.Inside}, l.Edge.Outside...) {
+				runIn(t, l.Edge.Namespace, "ethtool", "-K", port, "gro", "on")
+			}
+			runIn(t, l.Server.Namespace, "ethtool", "-K", l.Server.Port, "tx", "on", "tso", "on")
+			root := startNginx(t, l)
+			for _, ipv6 := range []bool{false, true} {
+				sum := randomFile(t, filepath.Join(root, "file"), 20<<20)
+				downloadIs(t, l, ipv6, sum)
+				uploadIs(t, l, ipv6, root, sum)
+			}
 		})
 	}
 }

@@ -196,10 +196,12 @@ func (s *switching) cycle(t *testing.T, i, clients int) {
 // answers wants SYNs to be answered by the defence while there is a flood.
 func (s *switching) answers(t *testing.T) {
 	t.Helper()
-	before := s.agent.verdicts(t)
-	eventually(t, requestLimit, "the flood's SYNs are answered", func() bool {
-		return s.agent.verdicts(t)["answer_syn"] > before["answer_syn"]+1000
-	})
+	answered := func() uint64 {
+		v := s.agent.verdicts(t)
+		return v["answer_syn"] + v["answer_challenge"]
+	}
+	before := answered()
+	eventually(t, requestLimit, "the flood's SYNs are answered", func() bool { return answered() > before+1000 })
 }
 
 // tell prints how fast it was, and wants the log to have said each change once.
