@@ -23,6 +23,8 @@
 
 /* Some service has a min_ttl; set when loading. */
 const volatile bool ttl_matters = false;
+/* Or a budget, or is proxied. One switch: each is a load for every packet. */
+const volatile bool verified_is_judged = false;
 
 /* Beside what programs return. */
 enum { EDGE_GOES_ON = -1, EDGE_CHALLENGES = -2 };
@@ -158,7 +160,7 @@ GLOBAL int edge_verified(struct xdp_md *ctx, struct packet *p)
  * a known flow. */
 INLINE bool edge_bypasses(struct packet *p, const struct moment *now)
 {
-	if (LIKELY(!(source_checks & SOURCES_PLACED)) || !source_bypasses(p, now->monotonic_ns))
+	if (LIKELY(!(sources.checks & SOURCES_PLACED)) || !source_bypasses(p, now->monotonic_ns))
 		return false;
 	filter_add(&p->flow);
 	return true;
@@ -442,7 +444,7 @@ INLINE int from_outside(struct xdp_md *ctx)
 
 	if (UNLIKELY(!packet_plain(data, end, &p)))
 		parsed = packet_frame(data, end, &p);
-	if (UNLIKELY(source_checks)) {
+	if (UNLIKELY(sources.checks)) {
 		int action = edge_source(ctx, &p, parsed);
 
 		if (action != EDGE_GOES_ON)
@@ -451,9 +453,8 @@ INLINE int from_outside(struct xdp_md *ctx)
 	if (parsed != PARSED_TCP)
 		return edge_unparsed(ctx, &p, parsed);
 	if (LIKELY(flags_acknowledge(p.flags)) && filter_has(&p.flow))
-		return proxies || ttl_matters || packets_limited ?
-			       edge_verified(ctx, &p) :
-			       pass(ctx, &p, SERVICE_NONE, VERDICT_PASS_VERIFIED);
+		return verified_is_judged ? edge_verified(ctx, &p) :
+					    pass(ctx, &p, SERVICE_NONE, VERDICT_PASS_VERIFIED);
 	if (!flags_open(p.flags))
 		return edge_doubtful(ctx, &p);
 	int action = edge_open(ctx, &p);

@@ -144,7 +144,7 @@ INLINE int pass_up(u32 service, enum verdict verdict)
  * translated stays so. */
 INLINE int pass(struct xdp_md *ctx, const struct packet *p, u32 service, enum verdict verdict)
 {
-	if (proxies && service_is_proxied(service))
+	if (service != SERVICE_NONE && proxies && service_is_proxied(service))
 		return pass_up(service, verdict);
 	return forward(ctx, p, service, verdict, PORT_INSIDE);
 }

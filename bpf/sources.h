@@ -10,9 +10,26 @@
 #include "filter.h"
 #include "relay.h"
 
-/* enum source_check. In a section of its own, which is pinned: a command sets
- * it where no daemon runs, and a packet pays one load and one branch for it. */
-volatile u32 source_checks SEC(".data.sources") = 0;
+/* In a section of its own, which is pinned: a command sets it where no daemon
+ * runs, and a packet pays one load and one branch for it. */
+volatile struct source_state sources SEC(".data.sources") = {};
+
+/* What each CPU has last found not to be denied, by anything: who sends many
+ * packets is looked up once, however long the list is. */
+enum { SOURCE_MEMO_BITS = 10 };
+
+struct source_memo {
+	u32 address[4];
+	u32 v6;
+	u32 version;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1 << SOURCE_MEMO_BITS);
+	__type(key, u32);
+	__type(value, struct source_memo);
+} source_memos SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
@@ -98,6 +115,43 @@ GLOBAL int source_allowed(const struct flow *f)
 	return f && source_listed(&allow4, &allow6, f);
 }
 
+INLINE struct source_memo *source_memo(const struct flow *f)
+{
+	u32 sum = f->source[0];
+
+	if (f->v6)
+		sum += f->source[1] * 31 + f->source[2] * 961 + f->source[3] * 29791;
+	u32 slot = sum * 0x9e3779b9U >> (32 - SOURCE_MEMO_BITS);
+	return bpf_map_lookup_elem(&source_memos, &slot);
+}
+
+INLINE bool source_memo_is(const struct source_memo *m, const struct flow *f, u32 version)
+{
+	if (m->address[0] != f->source[0] || m->v6 != f->v6 || m->version != version)
+		return false;
+	return !f->v6 || (m->address[1] == f->source[1] && m->address[2] == f->source[2] &&
+			  m->address[3] == f->source[3]);
+}
+
+/* An expired prefix is remembered as none at all; one that is there is not
+ * remembered, since it may expire. */
+INLINE bool source_denied(const struct flow *f)
+{
+	struct source_memo *m = source_memo(f);
+	u32 version = sources.version; /* read before the list is: it may change meanwhile */
+
+	if (!m || source_memo_is(m, f, version))
+		return false; /* there is a slot for each hash */
+	if (source_listed(&deny4, &deny6, f))
+		return !source_allowed(f);
+	m->version = version;
+	m->v6 = f->v6;
+	m->address[0] = f->source[0];
+	for (int i = 1; i < 4 && f->v6; i++)
+		m->address[i] = f->source[i];
+	return false;
+}
+
 INLINE const struct place *source_place(const struct flow *f)
 {
 	if (!f->v6) {
@@ -112,14 +166,13 @@ INLINE const struct place *source_place(const struct flow *f)
 /* What a source alone is lost for; VERDICT_PASS_OTHER: nothing. */
 INLINE enum verdict source_fault(const struct flow *f, u32 port)
 {
-	if (source_checks & SOURCES_PLACED) {
+	if (sources.checks & SOURCES_PLACED) {
 		const struct place *place = source_place(f);
 
 		if (place && place->port != port)
 			return VERDICT_DROP_SPOOFED_INSIDE;
 	}
-	if (source_checks & SOURCES_DENIED && source_listed(&deny4, &deny6, f) &&
-	    !source_allowed(f))
+	if (sources.checks & SOURCES_DENIED && source_denied(f))
 		return VERDICT_DROP_DENIED;
 	return VERDICT_PASS_OTHER;
 }

@@ -363,8 +363,13 @@ struct place {
 	__u32 interval_ns; /* between two SYNs that pass; 0: none does */
 };
 
-/* What there is to look up of every source: bits of source_checks. */
+/* What there is to look up of every source: bits. */
 enum source_check { SOURCES_DENIED = 1, SOURCES_PLACED = 2 };
+
+struct source_state {
+	__u32 checks;  /* enum source_check */
+	__u32 version; /* of the list deny, raised after every change of it; not 0 */
+};
 
 /* The tries to get an answer that a network has made. */
 struct answer_budget {

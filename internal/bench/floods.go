@@ -128,6 +128,12 @@ func deniedAround(others int) func(*dataplane.EdgeConfig) {
 	}
 }
 
+// deniedFar is the long list without the clients.
+func deniedFar(c *dataplane.EdgeConfig) {
+	deniedAround(manyDenied)(c)
+	c.Floods.Deny = c.Floods.Deny[len(flowsOf()):]
+}
+
 func careful(change func(*policy.Service)) func(*dataplane.EdgeConfig) {
 	return func(c *dataplane.EdgeConfig) { change(&c.Services[0]) }
 }
@@ -157,6 +163,7 @@ func floodBenches() []benchKind {
 	}
 	return []benchKind{
 		kind(deniedAround(0), strange(floodCase{"deny, one prefix", ackOf, "drop_denied", 0})),
+		kind(deniedFar, known(floodCase{"filter hit, a million denied", ackOf, "pass_verified", 0})),
 		kind(deniedAround(manyDenied), strange(floodCase{"deny, a million", ackOf, "drop_denied", 0})),
 		kind(elsewhere, known(floodCase{"filter hit, a deny list", ackOf, "pass_verified", 0})),
 		kind(func(c *dataplane.EdgeConfig) { c.Floods.DropOther = true }, strange(floodCase{"other_tcp", otherPortOf, "drop_other_port", 0})),

@@ -224,6 +224,19 @@ type kernelServiceMemo struct {
 	V6      uint32
 }
 
+type kernelSourceMemo struct {
+	_       structs.HostLayout
+	Address [4]uint32
+	V6      uint32
+	Version uint32
+}
+
+type kernelSourceState struct {
+	_       structs.HostLayout
+	Checks  uint32
+	Version uint32
+}
+
 type kernelTally struct {
 	_        structs.HostLayout
 	Syns     uint64
@@ -298,6 +311,7 @@ const (
 	kernelMapRoutePorts         = "route_ports"
 	kernelMapServiceMemos       = "service_memos"
 	kernelMapServices           = "services"
+	kernelMapSourceMemos        = "source_memos"
 	kernelMapTallies            = "tallies"
 	kernelMapWhitelist          = "whitelist"
 	kernelProgFloor54           = "floor_54"
@@ -328,9 +342,10 @@ const (
 	kernelVarPattern            = "pattern"
 	kernelVarProxies            = "proxies"
 	kernelVarServiceCount       = "service_count"
-	kernelVarSourceChecks       = "source_checks"
+	kernelVarSources            = "sources"
 	kernelVarStrategies         = "strategies"
 	kernelVarTtlMatters         = "ttl_matters"
+	kernelVarVerifiedIsJudged   = "verified_is_judged"
 )
 
 // loadKernel returns the embedded CollectionSpec for kernel.
@@ -422,6 +437,7 @@ type kernelMapSpecs struct {
 	RoutePorts    *ebpf.MapSpec `ebpf:"route_ports"`
 	ServiceMemos  *ebpf.MapSpec `ebpf:"service_memos"`
 	Services      *ebpf.MapSpec `ebpf:"services"`
+	SourceMemos   *ebpf.MapSpec `ebpf:"source_memos"`
 	Tallies       *ebpf.MapSpec `ebpf:"tallies"`
 	Whitelist     *ebpf.MapSpec `ebpf:"whitelist"`
 }
@@ -449,9 +465,10 @@ type kernelVariableSpecs struct {
 	Pattern            *ebpf.VariableSpec `ebpf:"pattern"`
 	Proxies            *ebpf.VariableSpec `ebpf:"proxies"`
 	ServiceCount       *ebpf.VariableSpec `ebpf:"service_count"`
-	SourceChecks       *ebpf.VariableSpec `ebpf:"source_checks"`
+	Sources            *ebpf.VariableSpec `ebpf:"sources"`
 	Strategies         *ebpf.VariableSpec `ebpf:"strategies"`
 	TtlMatters         *ebpf.VariableSpec `ebpf:"ttl_matters"`
+	VerifiedIsJudged   *ebpf.VariableSpec `ebpf:"verified_is_judged"`
 }
 
 // kernelObjects contains all objects after they have been loaded into the kernel.
@@ -506,6 +523,7 @@ type kernelMaps struct {
 	RoutePorts    *ebpf.Map `ebpf:"route_ports"`
 	ServiceMemos  *ebpf.Map `ebpf:"service_memos"`
 	Services      *ebpf.Map `ebpf:"services"`
+	SourceMemos   *ebpf.Map `ebpf:"source_memos"`
 	Tallies       *ebpf.Map `ebpf:"tallies"`
 	Whitelist     *ebpf.Map `ebpf:"whitelist"`
 }
@@ -544,6 +562,7 @@ func (m *kernelMaps) Close() error {
 		m.RoutePorts,
 		m.ServiceMemos,
 		m.Services,
+		m.SourceMemos,
 		m.Tallies,
 		m.Whitelist,
 	)
@@ -572,9 +591,10 @@ type kernelVariables struct {
 	Pattern            *ebpf.Variable `ebpf:"pattern"`
 	Proxies            *ebpf.Variable `ebpf:"proxies"`
 	ServiceCount       *ebpf.Variable `ebpf:"service_count"`
-	SourceChecks       *ebpf.Variable `ebpf:"source_checks"`
+	Sources            *ebpf.Variable `ebpf:"sources"`
 	Strategies         *ebpf.Variable `ebpf:"strategies"`
 	TtlMatters         *ebpf.Variable `ebpf:"ttl_matters"`
+	VerifiedIsJudged   *ebpf.Variable `ebpf:"verified_is_judged"`
 }
 
 // kernelPrograms contains all programs after they have been loaded into the kernel.

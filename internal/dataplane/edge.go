@@ -181,6 +181,7 @@ func (e *Edge) constants() map[string]any {
 		"link_length":        linkLength(append(c.Outside[:len(c.Outside):len(c.Outside)], c.Inside...)),
 	}
 	maps.Copy(all, c.floodConstants())
+	all["verified_is_judged"] = e.proxies() || all["ttl_matters"].(bool) || all["packets_limited"].(bool)
 	return all
 }
 
@@ -433,7 +434,7 @@ func (e *Edge) LearningLeft() time.Duration {
 func (e *Edge) Close() error {
 	closeLinks(e.links)
 	if e.lists != nil {
-		e.lists.checks.Close()
+		e.lists.state.Close()
 	}
 	return e.objects.Close()
 }
@@ -459,7 +460,7 @@ func (e *Edge) LoadBeside(spec *ebpf.CollectionSpec) (*ebpf.Collection, error) {
 		"filter": m.Filter, "filter_lines": m.FilterLines,
 		"bridge_ports": m.BridgePorts, "route_ports": m.RoutePorts,
 		"deny4": m.Deny4, "deny6": m.Deny6, "allow4": m.Allow4, "allow6": m.Allow6,
-		"places4": m.Places4, "places6": m.Places6, ".data.sources": e.lists.checks,
+		"places4": m.Places4, "places6": m.Places6, ".data.sources": e.lists.state,
 		"flow_budgets": m.FlowBudgets, "answer_budgets": m.AnswerBudgets, "budget_key": m.BudgetKey,
 	}}
 	collection, err := ebpf.NewCollectionWithOptions(spec, options)

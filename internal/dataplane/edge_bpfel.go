@@ -378,6 +378,19 @@ const (
 	edgeSourceLimitsBYPASSES_MAX  edgeSourceLimits = 256
 )
 
+type edgeSourceMemo struct {
+	_       structs.HostLayout
+	Address [4]uint32
+	V6      uint32
+	Version uint32
+}
+
+type edgeSourceState struct {
+	_       structs.HostLayout
+	Checks  uint32
+	Version uint32
+}
+
 type edgeTally struct {
 	_        structs.HostLayout
 	Syns     uint64
@@ -563,6 +576,7 @@ const (
 	edgeMapRoutePorts         = "route_ports"
 	edgeMapServiceMemos       = "service_memos"
 	edgeMapServices           = "services"
+	edgeMapSourceMemos        = "source_memos"
 	edgeMapTallies            = "tallies"
 	edgeMapTicker             = "ticker"
 	edgeMapTransmitFailures   = "transmit_failures"
@@ -595,10 +609,11 @@ const (
 	edgeVarPacketsLimited     = "packets_limited"
 	edgeVarProxies            = "proxies"
 	edgeVarServiceCount       = "service_count"
-	edgeVarSourceChecks       = "source_checks"
+	edgeVarSources            = "sources"
 	edgeVarStrategies         = "strategies"
 	edgeVarSweepLineNs        = "sweep_line_ns"
 	edgeVarTtlMatters         = "ttl_matters"
+	edgeVarVerifiedIsJudged   = "verified_is_judged"
 )
 
 // loadEdge returns the embedded CollectionSpec for edge.
@@ -694,6 +709,7 @@ type edgeMapSpecs struct {
 	RoutePorts       *ebpf.MapSpec `ebpf:"route_ports"`
 	ServiceMemos     *ebpf.MapSpec `ebpf:"service_memos"`
 	Services         *ebpf.MapSpec `ebpf:"services"`
+	SourceMemos      *ebpf.MapSpec `ebpf:"source_memos"`
 	Tallies          *ebpf.MapSpec `ebpf:"tallies"`
 	Ticker           *ebpf.MapSpec `ebpf:"ticker"`
 	TransmitFailures *ebpf.MapSpec `ebpf:"transmit_failures"`
@@ -722,10 +738,11 @@ type edgeVariableSpecs struct {
 	PacketsLimited     *ebpf.VariableSpec `ebpf:"packets_limited"`
 	Proxies            *ebpf.VariableSpec `ebpf:"proxies"`
 	ServiceCount       *ebpf.VariableSpec `ebpf:"service_count"`
-	SourceChecks       *ebpf.VariableSpec `ebpf:"source_checks"`
+	Sources            *ebpf.VariableSpec `ebpf:"sources"`
 	Strategies         *ebpf.VariableSpec `ebpf:"strategies"`
 	SweepLineNs        *ebpf.VariableSpec `ebpf:"sweep_line_ns"`
 	TtlMatters         *ebpf.VariableSpec `ebpf:"ttl_matters"`
+	VerifiedIsJudged   *ebpf.VariableSpec `ebpf:"verified_is_judged"`
 }
 
 // edgeObjects contains all objects after they have been loaded into the kernel.
@@ -783,6 +800,7 @@ type edgeMaps struct {
 	RoutePorts       *ebpf.Map `ebpf:"route_ports"`
 	ServiceMemos     *ebpf.Map `ebpf:"service_memos"`
 	Services         *ebpf.Map `ebpf:"services"`
+	SourceMemos      *ebpf.Map `ebpf:"source_memos"`
 	Tallies          *ebpf.Map `ebpf:"tallies"`
 	Ticker           *ebpf.Map `ebpf:"ticker"`
 	TransmitFailures *ebpf.Map `ebpf:"transmit_failures"`
@@ -826,6 +844,7 @@ func (m *edgeMaps) Close() error {
 		m.RoutePorts,
 		m.ServiceMemos,
 		m.Services,
+		m.SourceMemos,
 		m.Tallies,
 		m.Ticker,
 		m.TransmitFailures,
@@ -855,10 +874,11 @@ type edgeVariables struct {
 	PacketsLimited     *ebpf.Variable `ebpf:"packets_limited"`
 	Proxies            *ebpf.Variable `ebpf:"proxies"`
 	ServiceCount       *ebpf.Variable `ebpf:"service_count"`
-	SourceChecks       *ebpf.Variable `ebpf:"source_checks"`
+	Sources            *ebpf.Variable `ebpf:"sources"`
 	Strategies         *ebpf.Variable `ebpf:"strategies"`
 	SweepLineNs        *ebpf.Variable `ebpf:"sweep_line_ns"`
 	TtlMatters         *ebpf.Variable `ebpf:"ttl_matters"`
+	VerifiedIsJudged   *ebpf.Variable `ebpf:"verified_is_judged"`
 }
 
 // edgePrograms contains all programs after they have been loaded into the kernel.

@@ -79,7 +79,7 @@ func (e *Edge) prepareFloods() error {
 			return err
 		}
 	}
-	return e.lists.refreshChecks(f.Places() > 0)
+	return e.lists.refreshState(f.Places() > 0)
 }
 
 func (e *Edge) writePlaces() error {

@@ -23,8 +23,8 @@ const (
 	Allow List = "allow"
 )
 
-// checksPin is the variable source_checks: the BPF file system takes no dots.
-const checksPin = "source_checks"
+// statePin is the variable sources: the BPF file system takes no dots.
+const statePin = "sources"
 
 // listGroup is what has been said at run time; it outlives a daemon.
 var listGroup = []string{"deny4", "deny6", "allow4", "allow6"}
@@ -32,9 +32,9 @@ var listGroup = []string{"deny4", "deny6", "allow4", "allow6"}
 // Lists are an edge's lists of sources, in the kernel: a daemon's or, by their
 // pins, a command's.
 type Lists struct {
-	tries  map[List][2]*ebpf.Map // IPv4, IPv6
-	checks *ebpf.Map
-	lock   string // directory whose lock keeps writers apart; none: nobody else knows the maps
+	tries map[List][2]*ebpf.Map // IPv4, IPv6
+	state *ebpf.Map
+	lock  string // directory whose lock keeps writers apart; none: nobody else knows the maps
 }
 
 // Listed is a prefix on a list.
@@ -44,10 +44,10 @@ type Listed struct {
 	Configured bool          // it is in the daemon's configuration
 }
 
-func listsOf(o *edgeObjects, checks *ebpf.Map) *Lists {
+func listsOf(o *edgeObjects, state *ebpf.Map) *Lists {
 	return &Lists{
-		tries:  map[List][2]*ebpf.Map{Deny: {o.Deny4, o.Deny6}, Allow: {o.Allow4, o.Allow6}},
-		checks: checks,
+		tries: map[List][2]*ebpf.Map{Deny: {o.Deny4, o.Deny6}, Allow: {o.Allow4, o.Allow6}},
+		state: state,
 	}
 }
 
@@ -79,7 +79,7 @@ func OpenLists(root string) (*Lists, error) {
 		}
 	}
 	var err error
-	if l.checks, err = open(checksPin); err != nil {
+	if l.state, err = open(statePin); err != nil {
 		l.Close()
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func (l *Lists) Close() {
 			m.Close()
 		}
 	}
-	l.checks.Close()
+	l.state.Close()
 }
 
 // pin leaves the lists to the next daemon and to commands. From now on they
@@ -105,7 +105,7 @@ func (l *Lists) pin(pins *Pins) error {
 		return err
 	}
 	defer release()
-	all := map[string]*ebpf.Map{checksPin: l.checks}
+	all := map[string]*ebpf.Map{statePin: l.state}
 	for list, pair := range l.tries {
 		all[string(list)+"4"], all[string(list)+"6"] = pair[0], pair[1]
 	}
@@ -209,22 +209,36 @@ func (l *Lists) Sweep() (removed int, err error) {
 }
 
 // removeExpired removes what has not been put on the list anew since it was read.
+// Others may write between batches.
 func (l *Lists) removeExpired(list List, prefixes []netip.Prefix, now uint64) (removed int, err error) {
-	if len(prefixes) == 0 {
-		return 0, nil
+	for len(prefixes) > 0 {
+		batch := prefixes[:min(listBatch, len(prefixes))]
+		n, err := l.removeBatch(list, batch, now)
+		removed += n
+		if err != nil {
+			return removed, err
+		}
+		prefixes = prefixes[len(batch):]
 	}
+	return removed, nil
+}
+
+func (l *Lists) removeBatch(list List, prefixes []netip.Prefix, now uint64) (removed int, err error) {
 	release, err := l.exclusive()
 	if err != nil {
 		return 0, err
 	}
 	defer release()
 	for _, prefix := range prefixes {
-		m, key := prefixKey(l.tries[list][0], l.tries[list][1], prefix)
-		if v, ok, err := l.exactly(list, prefix); err != nil || !ok || !v.expired(now) {
+		v, ok, err := l.exactly(list, prefix)
+		if err != nil {
+			return removed, err
+		}
+		if !ok || !v.expired(now) {
 			continue
 		}
-		if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return removed, fmt.Errorf("remove prefix %s: %w", prefix, err)
+		if err := deletePrefix(l.tries[list][0], l.tries[list][1], prefix); err != nil {
+			return removed, err
 		}
 		removed++
 	}
@@ -267,26 +281,34 @@ func (l *Lists) configure(list List, wanted []netip.Prefix) error {
 	return l.put(list, wanted, 0, edgeListedOriginLISTED_FILE)
 }
 
-// heedDeny has the programs look at the list exactly while something is on it.
+// heedDeny has the programs look at the list exactly while something is on it,
+// and forget what they remember of it.
 func (l *Lists) heedDeny() error {
-	checks, err := l.readChecks()
+	state, err := l.readState()
 	if err != nil {
 		return err
 	}
-	return l.refreshChecks(checks&uint32(edgeSourceCheckSOURCES_PLACED) != 0)
+	return l.refreshState(state.Checks&uint32(edgeSourceCheckSOURCES_PLACED) != 0)
 }
 
-func (l *Lists) readChecks() (checks uint32, err error) {
-	if err := l.checks.Lookup(uint32(0), &checks); err != nil {
-		return 0, fmt.Errorf("read %s: %w", checksPin, err)
+func (l *Lists) readState() (state edgeSourceState, err error) {
+	if err := l.state.Lookup(uint32(0), &state); err != nil {
+		return state, fmt.Errorf("read %s: %w", statePin, err)
 	}
-	return checks, nil
+	return state, nil
 }
 
-func (l *Lists) refreshChecks(placed bool) error {
-	var checks uint32
+func (l *Lists) refreshState(placed bool) error {
+	state, err := l.readState()
+	if err != nil {
+		return err
+	}
+	state.Checks = 0
+	if state.Version++; state.Version == 0 {
+		state.Version++
+	}
 	if placed {
-		checks |= uint32(edgeSourceCheckSOURCES_PLACED)
+		state.Checks |= uint32(edgeSourceCheckSOURCES_PLACED)
 	}
 	for _, m := range l.tries[Deny] {
 		some, err := anyKey(m)
@@ -294,11 +316,11 @@ func (l *Lists) refreshChecks(placed bool) error {
 			return err
 		}
 		if some {
-			checks |= uint32(edgeSourceCheckSOURCES_DENIED)
+			state.Checks |= uint32(edgeSourceCheckSOURCES_DENIED)
 		}
 	}
-	if err := l.checks.Put(uint32(0), checks); err != nil {
-		return fmt.Errorf("write %s: %w", checksPin, err)
+	if err := l.state.Put(uint32(0), state); err != nil {
+		return fmt.Errorf("write %s: %w", statePin, err)
 	}
 	return nil
 }

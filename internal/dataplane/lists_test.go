@@ -188,6 +188,34 @@ func TestExpiredPrefixesHideNoneOfThoseAround(t *testing.T) {
 	}
 }
 
+// Each CPU remembers who is not denied; a test's packets come to any of them.
+func TestWhoIsRememberedIsDeniedAtOnce(t *testing.T) {
+	e, lists := listed(t)
+	lists.mustAdd(t, Deny, 0, "10.0.0.0/8", "2001:db9::/32")
+	for _, syn := range families() {
+		for round := range 20 {
+			prefix := netip.PrefixFrom(syn.Source.Addr(), syn.Source.Addr().BitLen()-round%3).Masked().String()
+			for range 10 {
+				e.want("not denied", syn, "answer_syn")
+				e.want("a neighbour", neighbour(syn), "answer_syn")
+			}
+			lists.mustAdd(t, Deny, time.Hour, prefix)
+			e.want("denied", syn, "drop_denied")
+			lists.expire(t, Deny, prefix)
+			e.want("expired", syn, "answer_syn")
+			lists.mustAdd(t, Deny, 0, prefix)
+			e.want("denied again", syn, "drop_denied")
+			lists.mustRemove(t, Deny, prefix, true)
+		}
+	}
+	mapped := with(syn6(""), func(p *wire.Packet) { p.Source = netip.MustParseAddrPort("[c000:201::]:40000") })
+	e.want("IPv4's", syn4(""), "answer_syn")
+	e.want("IPv6's with the same first word", mapped, "answer_syn")
+	lists.mustAdd(t, Deny, 0, "c000:201::/128")
+	e.want("IPv6's, denied", mapped, "drop_denied")
+	e.want("IPv4's, still", syn4(""), "answer_syn")
+}
+
 func TestSweepSparesWhatIsAddedAnew(t *testing.T) {
 	e, lists := listed(t)
 	lists.mustAdd(t, Deny, time.Hour, "192.0.2.1/32")
@@ -220,8 +248,8 @@ func TestProgramsLookAtDenyOnlyWhileSomethingIsOnIt(t *testing.T) {
 	_, lists := listed(t)
 	want := func(what string, checks uint32) {
 		t.Helper()
-		if got, err := lists.readChecks(); err != nil || got != checks {
-			t.Errorf("%s: %d, %v; want %d", what, got, err, checks)
+		if got, err := lists.readState(); err != nil || got.Checks != checks || got.Version == 0 {
+			t.Errorf("%s: %+v, %v; want %d", what, got, err, checks)
 		}
 	}
 	want("empty", 0)
