@@ -84,6 +84,18 @@ loss: ## measure what bad wires cost, as the table of docs/loss.md (root; minute
 	SMARTCOOKIE_LONG=1 LOSS_TABLE=$(CURDIR)/bin/loss.md $(GO) test -count=1 -timeout 30m -run 'TestLossMatrix|Outage' ./test/e2e
 	@cat bin/loss.md
 
+.PHONY: strategies
+strategies: ## measure every defence beside a flood at full rate, into bin/strategies.md (root)
+	@mkdir -p bin
+	SMARTCOOKIE_LONG=1 STRATEGY_TABLE=$(CURDIR)/bin/strategies.md $(GO) test -count=1 -timeout 30m -run 'TestStrategiesAtFullRate' ./test/e2e
+	@cat bin/strategies.md
+
+.PHONY: floods
+floods: ## measure every type of flood, as the table of docs/floods-measured.md (root)
+	@mkdir -p bin
+	SMARTCOOKIE_LONG=1 FLOOD_TABLE=$(CURDIR)/bin/floods.md $(GO) test -count=1 -timeout 30m -run 'TestEveryTypeOfFlood' ./test/e2e
+	@cat bin/floods.md
+
 .PHONY: fuzz
 fuzz: ## fuzz every target for FUZZTIME (30s)
 	FUZZTIME=$(FUZZTIME) scripts/fuzz

@@ -282,6 +282,9 @@ func sameAnswer(t *testing.T, h kernelHostAgent, syn wire.Packet) {
 	if late := int32(second - first); late < -64 || late > 5000 {
 		t.Errorf("our TSval is %d ms behind the kernel's", -late)
 	}
+	if ahead := int32(second - uint32(monotonic(t)/1e6)); ahead > 0 {
+		t.Errorf("our TSval is %d ms ahead of what the kernel says next", ahead)
+	}
 	if a.Kind != wire.KindTCP || a.Source != b.Source || a.To != b.To || a.SourcePort != b.SourcePort || a.ToPort != b.ToPort {
 		t.Errorf("from %s:%d to %s:%d", a.Source, a.SourcePort, a.To, a.ToPort)
 	}
@@ -427,6 +430,8 @@ func TestPacketsToAFloodedPortEndAsTheTableSays(t *testing.T) {
 		h.want("ACK with the cookie", ack, "pass_kernel_cookie")
 		h.want("first segment", carrying(ack, 1448), "pass_kernel_cookie")
 		h.want("second segment, behind the first", second, "pass_behind")
+		h.forgetReturned()
+		h.want("second segment, long behind", second, "drop_bad_cookie")
 		h.want("of another port", with(second, func(p *wire.Packet) { p.Source = netip.AddrPortFrom(p.Source.Addr(), 21002) }), "drop_bad_cookie")
 		h.want("one off", with(ack, func(p *wire.Packet) { p.Source = neighbour(*p).Source; p.Ack++ }), "drop_bad_cookie")
 
@@ -442,6 +447,25 @@ func TestPacketsToAFloodedPortEndAsTheTableSays(t *testing.T) {
 		h.want("SYN from the server's own address", with(syn, func(p *wire.Packet) { p.Source = netip.AddrPortFrom(p.To.Addr(), 1) }), "drop_bad_source")
 	}
 	h.want("fragment", with(kernelSYN(false, plainPort, 21000, ""), func(p *wire.Packet) { p.More = true }), "pass_other")
+}
+
+// forgetReturned makes all cookies that came back old.
+func (h kernelHostAgent) forgetReturned() {
+	h.t.Helper()
+	var flow hostKernelConnection
+	var when uint64
+	var all []hostKernelConnection
+	for entries := h.Returned.Iterate(); entries.Next(&flow, &when); {
+		all = append(all, flow)
+	}
+	if len(all) == 0 {
+		h.t.Fatal("no cookie has come back")
+	}
+	for _, flow := range all {
+		if err := h.Returned.Put(flow, monotonic(h.t)-uint64(time.Second)); err != nil {
+			h.t.Fatal(err)
+		}
+	}
 }
 
 // A SYN of an IPv4 client at a socket for IPv6 alone finds nobody.
@@ -557,6 +581,9 @@ func TestPortIsFloodedByManySYNsUntilItIsCalm(t *testing.T) {
 	wantChange(t, changes, ModeChange{Port: plainPort, Cause: ManySYNs, SYNs: uint32(patient.SYNs), Calm: 2 * time.Hour})
 	h.press(2, -2*time.Hour)
 	h.want("the first packet after it ends a flood too", stray, "pass_calm")
+	if got := h.arrive(stray); got.service != none {
+		t.Error("a packet is looked at though no port is in flood mode any more")
+	}
 	wantChange(t, changes, ModeChange{Port: plainPort, Cause: CalmOver, Calm: 2 * time.Hour})
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/netip"
 	"os"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 	"smartcookie/internal/dataplane"
 	"smartcookie/internal/edge"
 	"smartcookie/internal/policy"
+	"smartcookie/internal/server"
 )
 
 // Flood says when a port is in flood mode, with the kernel's own cookies.
@@ -27,7 +29,7 @@ type Flood struct {
 const calmDoublings = 4
 
 func (f Flood) limits() dataplane.FloodLimits {
-	within := max(int64(f.SYNs)*int64(f.Window)/int64(time.Second), 1)
+	within := min(max(int64(f.SYNs)*int64(f.Window)/int64(time.Second), 1), math.MaxInt32)
 	return dataplane.FloodLimits{SYNs: int(within), Window: f.Window, Calm: f.Calm, CalmMost: f.Calm << calmDoublings}
 }
 
@@ -56,7 +58,7 @@ func runKernel(ctx context.Context, c Config, o Options) error {
 	if err := h.serve(c); err != nil {
 		return err
 	}
-	h.terms = newTerms(h.services, c.Mode == policy.Always, o.Log)
+	h.terms = newTerms(server.ThisHost(), c.Ports, c.Mode == policy.Always, o.Log)
 	if err := h.terms.start(); err != nil {
 		return err
 	}

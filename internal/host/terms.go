@@ -11,19 +11,19 @@ import (
 
 // terms are those on which the kernel makes connections from its own cookies.
 type terms struct {
-	host     *server.Host
-	services []policy.Service
-	always   bool
-	log      *slog.Logger
-	known    []server.Obstacle
-	ticks    int
+	host   *server.Host
+	ports  []policy.PortRange
+	always bool
+	log    *slog.Logger
+	known  []server.Obstacle
+	ticks  int
 }
 
 // termsTicks is how many seconds pass between two looks.
 const termsTicks = 10
 
-func newTerms(services []policy.Service, always bool, log *slog.Logger) *terms {
-	return &terms{host: server.ThisHost(), services: services, always: always, log: log}
+func newTerms(host *server.Host, ports []policy.PortRange, always bool, log *slog.Logger) *terms {
+	return &terms{host: host, ports: ports, always: always, log: log}
 }
 
 // look lists what is in the way now.
@@ -33,11 +33,11 @@ func (t *terms) look() []server.Obstacle {
 	if err != nil {
 		return append(found, server.Obstacle{Problem: fmt.Sprintf("listeners are unknown: %s", err), Mend: "look: ss -tlnp"})
 	}
-	for i := range t.services {
-		port := t.services[i].Ports[0].Low
-		if !slices.ContainsFunc(all, func(l server.Listener) bool { return l.Address.Port() == port }) {
+	for _, r := range t.ports { // of a range some may be for later
+		listens := func(l server.Listener) bool { return l.Address.Port() == r.Low }
+		if r.Low == r.High && !slices.ContainsFunc(all, listens) {
 			found = append(found, server.Obstacle{
-				Problem: fmt.Sprintf("nobody listens on port %d in this network namespace", port),
+				Problem: fmt.Sprintf("nobody listens on port %d in this network namespace", r.Low),
 				Mend:    "start the server, or run this agent in the namespace that has it",
 			})
 		}

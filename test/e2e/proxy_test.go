@@ -195,6 +195,7 @@ func TestProxyOpensTheWindow(t *testing.T) {
 		t.Run(shape.name, func(t *testing.T) {
 			w := newWire(t, shape, wireSettings{inside: &badwire.Faults{Delay: tenantDelay}})
 			s := w.serve(t, wireEcho)
+			server := newWireTap(t, w.Server.Namespace, w.Server.Port)
 			wireFamilies(t, func(t *testing.T, v6 bool) {
 				asks := w.flow(t, v6)
 				asks.open()
@@ -202,6 +203,7 @@ func TestProxyOpensTheWindow(t *testing.T) {
 				asks.send(-1, wireACK, nil)
 				asks.expectWindow()
 				w.expect(t, before, wireVerdicts{"setup_translated": 1, "pass_opened": 1})
+				serverHasTheClientsWindow(t, server, asks)
 				asks.count = 0
 				asks.send(-1, wireACK, nil) // the update was lost, say
 				asks.expectWindow()
@@ -221,6 +223,24 @@ func TestProxyOpensTheWindow(t *testing.T) {
 				t.Errorf("the server has received %q, want %q", got, want)
 			}
 		})
+	}
+}
+
+// serverHasTheClientsWindow looks at the ACK that ends the edge's handshake.
+func serverHasTheClientsWindow(t *testing.T, server *wireTap, f *wireFlow) {
+	t.Helper()
+	var ack *wirePacket
+	eventually(t, wirePatience, "the server gets its ACK", func() bool {
+		for _, frame := range server.frames(func(frame wireFrame) bool { return !frame.out }) {
+			if p, ok := parseWirePacket(frame.bytes); ok && uint16(p.tcp.SrcPort) == f.port && p.tcp.ACK {
+				ack = &p
+				return true
+			}
+		}
+		return false
+	})
+	if tsval, _, ok := ack.stamps(); ack.tcp.Window != wireWindow || ack.tcp.Seq != f.isn+1 || !ok || tsval != f.tsval {
+		t.Errorf("the server's ACK has window %d, number ISN+%d, TSval %d", ack.tcp.Window, ack.tcp.Seq-f.isn, tsval)
 	}
 }
 
@@ -321,6 +341,42 @@ func TestProxiedConnectionsSurviveTheDaemon(t *testing.T) {
 			if left, err := os.ReadDir(w.PinDir("edge")); err == nil {
 				t.Errorf("detach leaves %v", left)
 			}
+		})
+	}
+}
+
+// Modes change under connections of either kind, and under a handshake.
+func TestProxiedServiceChangesItsMode(t *testing.T) {
+	for _, shape := range wireProxies {
+		t.Run(shape.name, func(t *testing.T) {
+			w := newWire(t, shape, wireSettings{})
+			w.serve(t, wireEcho)
+			mode := func(name string) {
+				runIn(t, w.Edge.Namespace, program, "mode", "web", name, "--pin", w.PinDir("edge"))
+			}
+			wireFamilies(t, func(t *testing.T, v6 bool) {
+				translated, begun, direct := w.flow(t, v6), w.flow(t, v6), w.flow(t, v6)
+				translated.connect("one ")
+				begun.open()
+				mode("off")
+				translated.send(4, wireData, []byte("two "))
+				translated.expectStream("one two ")
+				begun.send(0, wireACK, nil)
+				begun.expectWindow()
+				direct.open()
+				before := w.verdicts(t)
+				direct.send(0, wireData, []byte("one "))
+				direct.expectStream("one ")
+				if got := w.verdicts(t).since(before); got["pass_translated"]+got["setup_translated"] != 0 {
+					t.Errorf("a service that is off translates: %v", got)
+				}
+				mode("always")
+				for f, was := range map[*wireFlow]string{translated: "one two ", begun: "", direct: "one "} {
+					f.send(len(was), wireData, []byte("three"))
+					f.expectStream(was + "three")
+				}
+				w.flow(t, v6).connect(wireRequest)
+			})
 		})
 	}
 }
@@ -446,7 +502,8 @@ func TestProxyingBridgeKnowsOneTag(t *testing.T) {
 	}
 }
 
-// What was merged on its way is translated at once, and cut up behind.
+// What was merged on its way is translated at once, and cut up behind; and what the
+// server leaves to its device, sums and cutting up, is done at last.
 func TestProxiedTransfersArriveIntactWithOffloads(t *testing.T) {
 	need(t, "nginx", "curl", "ethtool")
 	for _, shape := range proxyShapes {
@@ -455,6 +512,7 @@ func TestProxiedTransfersArriveIntactWithOffloads(t *testing.T) {
 			for _, port := range append([]string{l.Edge.Inside}, l.Edge.Outside...) {
 				runIn(t, l.Edge.Namespace, "ethtool", "-K", port, "gro", "on")
 			}
+			runIn(t, l.Server.Namespace, "ethtool", "-K", l.Server.Port, "tx", "on", "tso", "on")
 			root := startNginx(t, l)
 			for _, ipv6 := range []bool{false, true} {
 				sum := randomFile(t, filepath.Join(root, "file"), 20<<20)
@@ -462,5 +520,33 @@ func TestProxiedTransfersArriveIntactWithOffloads(t *testing.T) {
 				uploadIs(t, l, ipv6, root, sum)
 			}
 		})
+	}
+}
+
+// The kernel's own XDP comes before TC as the drivers' does.
+func TestProxyWorksWithGenericXDP(t *testing.T) {
+	for _, shape := range wireProxies {
+		t.Run(shape.name, func(t *testing.T) {
+			w := newWire(t, shape, wireSettings{server: "xdp: generic\n"})
+			s := w.serve(t, wireEcho)
+			wireFamilies(t, func(t *testing.T, v6 bool) { w.flow(t, v6).connect(wireRequest) })
+			s.listener.Close()
+			refused := w.flow(t, false)
+			refused.open()
+			refused.send(0, wireACK, nil)
+			refused.expectReset()
+		})
+	}
+}
+
+func TestProxyRefusesARouterThatDoesNotForward(t *testing.T) {
+	l := newLab(t, lab.Options{})
+	file := fileOf(t, l, "edge.yaml", l.EdgeConfig(keysOf(t, l))+"    strategy: proxy\n")
+	for _, setting := range []string{"net.ipv6.conf.in0.forwarding", "net.ipv4.conf.out0.forwarding"} {
+		if err := l.Edge.Sysctl(setting, "0"); err != nil {
+			t.Fatal(err)
+		}
+		refuse(t, l.Edge.Namespace, nil, "edge", "-c", file, "--pin", l.PinDir("edge")).
+			is(t, 2, file+":11: ", "sysctl "+setting+"=1")
 	}
 }

@@ -16,8 +16,7 @@ const (
 	served contact = iota
 	// reset: the first connection is reset, the next one is served.
 	reset
-	// delayed: the client has to repeat its first SYN, which both stacks do at once
-	// when it was answered by a wrong acknowledgement.
+	// delayed: the client has to repeat its first SYN.
 	delayed
 )
 

@@ -94,8 +94,12 @@ func switchingAuth(t *testing.T, l *lab.Lab) (*daemon, []*daemon) {
 
 func switchingEdge(t *testing.T, l *lab.Lab, strategy string) (*daemon, []*daemon) {
 	t.Helper()
+	more := ""
+	if strategy != "proxy" {
+		more = "\n    auth_syns: 10000\n    auth_unfinished: 10000" // all clients are one address
+	}
 	split := newHalves(t, l, labKeys(t, l), "mode: always",
-		"mode: auto\n    strategy: "+strategy+"\n    detect: "+detectInTest,
+		"mode: auto\n    strategy: "+strategy+more+"\n    detect: "+detectInTest,
 		"learn: 0s", "learn: 0s\ngeneration: 10m") // nobody announces idle connections
 	split.edge.start(t)
 	return split.edge, []*daemon{split.edge}

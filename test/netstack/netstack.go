@@ -143,6 +143,8 @@ func (s *Stack) configure(end stack.LinkEndpoint, options Options) error {
 		if gateway.Is6() {
 			everything = header.IPv6EmptySubnet
 		}
+		itself := tcpip.AddressWithPrefix{Address: addressOf(gateway), PrefixLen: gateway.BitLen()}
+		s.stack.AddRoute(tcpip.Route{Destination: itself.Subnet(), NIC: nic})
 		s.stack.AddRoute(tcpip.Route{Destination: everything, Gateway: addressOf(gateway), NIC: nic})
 	}
 	sack := tcpip.TCPSACKEnabled(true)
