@@ -205,6 +205,11 @@ func (c *Edge) AtInside(i int, err error) error {
 	return c.source.at(fmt.Sprintf("$.inside[%d]", i), err)
 }
 
+// AtStrategy places an error at a service's strategy, by its index in the list.
+func (c *Edge) AtStrategy(i int, err error) error {
+	return c.source.at(fmt.Sprintf("$.services[%d].strategy", i), err)
+}
+
 // AtTenant places an error at a tenant's device, by its index in the list.
 func (c *Server) AtTenant(i int, err error) error {
 	return c.source.at(fmt.Sprintf("$.tenants[%d]", i), err)

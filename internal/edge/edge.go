@@ -64,6 +64,9 @@ func Run(ctx context.Context, c *config.Edge, o Options) error {
 }
 
 func checkDevices(c *config.Edge, log *slog.Logger) error {
+	if err := checkForwarding(c); err != nil {
+		return err
+	}
 	for i, port := range c.Outside {
 		if err := CheckDevice(port.Name, c.Generic, c.Forward == "bridge", log); err != nil {
 			return c.AtOutside(i, err)

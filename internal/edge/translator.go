@@ -1,8 +1,12 @@
 package edge
 
 import (
+	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	"smartcookie/internal/config"
 	"smartcookie/internal/dataplane"
@@ -16,6 +20,35 @@ type translator struct {
 	pins  *dataplane.Pins
 	log   *slog.Logger
 	ticks int
+}
+
+// checkForwarding refuses a router whose kernel forwards nothing: what is proxied
+// goes through it.
+func checkForwarding(c *config.Edge) error {
+	if c.Forward != "route" {
+		return nil
+	}
+	for i := range c.Services {
+		for _, prefix := range c.Services[i].Prefixes {
+			family := "ipv6"
+			if prefix.Addr().Is4() {
+				family = "ipv4"
+			}
+			for _, port := range slices.Concat(c.Outside, c.Inside) {
+				if c.Services[i].Proxied() && !forwards(family, port.Name) {
+					return c.AtStrategy(i, fmt.Errorf("strategy proxy needs the kernel's forwarding: sysctl net.%s.conf.%s.forwarding=1", family, port.Name))
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// forwards says whether the kernel forwards what comes in by a device. What cannot
+// be read shows when it is used.
+func forwards(family, device string) bool {
+	value, err := os.ReadFile(filepath.Join("/proc/sys/net", family, "conf", device, "forwarding"))
+	return err != nil || strings.TrimSpace(string(value)) != "0"
 }
 
 // startTranslator puts the translator in its place. The edge, whose clock and keys

@@ -522,3 +522,31 @@ func TestProxiedTransfersArriveIntactWithOffloads(t *testing.T) {
 		})
 	}
 }
+
+// The kernel's own XDP comes before TC as the drivers' does.
+func TestProxyWorksWithGenericXDP(t *testing.T) {
+	for _, shape := range wireProxies {
+		t.Run(shape.name, func(t *testing.T) {
+			w := newWire(t, shape, wireSettings{server: "xdp: generic\n"})
+			s := w.serve(t, wireEcho)
+			wireFamilies(t, func(t *testing.T, v6 bool) { w.flow(t, v6).connect(wireRequest) })
+			s.listener.Close()
+			refused := w.flow(t, false)
+			refused.open()
+			refused.send(0, wireACK, nil)
+			refused.expectReset()
+		})
+	}
+}
+
+func TestProxyRefusesARouterThatDoesNotForward(t *testing.T) {
+	l := newLab(t, lab.Options{})
+	file := fileOf(t, l, "edge.yaml", l.EdgeConfig(keysOf(t, l))+"    strategy: proxy\n")
+	for _, setting := range []string{"net.ipv6.conf.in0.forwarding", "net.ipv4.conf.out0.forwarding"} {
+		if err := l.Edge.Sysctl(setting, "0"); err != nil {
+			t.Fatal(err)
+		}
+		refuse(t, l.Edge.Namespace, nil, "edge", "-c", file, "--pin", l.PinDir("edge")).
+			is(t, 2, file+":11: ", "sysctl "+setting+"=1")
+	}
+}
