@@ -48,11 +48,13 @@ struct {
 enum stance {
 	STANCE_SERVICE = 0x07ff, /* the id */
 	STANCE_SILENT = 0x0800,  /* the agent is silent: it confirms nothing */
-	STANCE_OTHER = 0x0800,   /* with no service: another port of a protected address */
-	STANCE_STOPS = 0x1000,   /* the agent is silent: no new connections */
-	STANCE_CLOSED = 0x2000,  /* nobody listens */
-	STANCE_LEARNS = 0x4000,  /* unknown packets pass */
-	STANCE_PASSES = 0x8000,  /* everything passes */
+	/* with no service, another port of a protected address: */
+	STANCE_OTHER = 0x0800,  /* where a service is always defended */
+	STANCE_MAYBE = 0x1000,  /* where none is */
+	STANCE_STOPS = 0x1000,  /* the agent is silent: no new connections */
+	STANCE_CLOSED = 0x2000, /* nobody listens */
+	STANCE_LEARNS = 0x4000, /* unknown packets pass */
+	STANCE_PASSES = 0x8000, /* everything passes */
 };
 
 INLINE const u32 *covering_agent(const u32 address[4], bool v6)
@@ -121,20 +123,21 @@ static long enforced_range(u32 i, struct enforced *e)
 	const struct port_range *range = bpf_map_lookup_elem(&port_ranges, &index);
 	const struct service *service = range ? service_get(range->service) : NULL;
 
-	e->found = service && service->mode != MODE_OFF && service->mode != MODE_MONITOR;
+	e->found = service && (service->mode == MODE_ALWAYS || service->mode == MODE_STARTING);
 	return e->found;
 }
 
-/* Whether a service of the prefix is neither off nor monitored. */
-INLINE bool prefix_enforced(const struct port_set *set)
+/* Whether a service of the prefix is always defended: then nothing more has to be
+ * asked when a packet comes. */
+INLINE u32 other_stance(const struct port_set *set)
 {
 	struct enforced e = {};
 
 	if (!set)
-		return false;
+		return SERVICE_NONE;
 	e.first = set->first;
 	bpf_loop(set->count, enforced_range, &e, 0);
-	return e.found;
+	return e.found ? STANCE_OTHER : STANCE_MAYBE;
 }
 
 NOINLINE u32 stance_search(const u32 *address, bool v6, u16 port)
@@ -144,8 +147,7 @@ NOINLINE u32 stance_search(const u32 *address, bool v6, u16 port)
 	u32 id = service_search(address, v6, port);
 
 	if (id == SERVICE_NONE)
-		return other_tcp_drops && prefix_enforced(prefix_find(address, v6)) ? STANCE_OTHER :
-										      id;
+		return other_tcp_drops ? other_stance(prefix_find(address, v6)) : id;
 	if (service_needs_no_agent(id))
 		return id;
 	return id | agent_stance(id, address, v6, port);

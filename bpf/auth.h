@@ -99,7 +99,8 @@ GLOBAL int auth_open(struct xdp_md *ctx, struct packet *p, const struct service 
 	if (!p || !service)
 		return XDP_DROP; /* cannot be: the verifier's doubt */
 	struct moment now = moment_now();
-	enum verdict verdict = whitelist_opens(&p->flow, service, id, now.monotonic_ns);
+	enum verdict verdict =
+		(enum verdict)whitelist_opens(&p->flow, service, id, now.monotonic_ns);
 
 	if (verdict == VERDICT_PASS_WHITELISTED)
 		return pass(ctx, p, id, verdict);

@@ -68,11 +68,11 @@ NOINLINE u32 address_is_defended(const struct packet *p, u32 *monitored)
 	return set && defended_at(set, monitored);
 }
 
-INLINE int drop_other_port(struct xdp_md *ctx, const struct packet *p)
+INLINE int drop_other_port(struct xdp_md *ctx, const struct packet *p, u32 stance)
 {
 	u32 monitored = SERVICE_NONE;
 
-	if (address_is_defended(p, &monitored))
+	if (stance & STANCE_OTHER || address_is_defended(p, &monitored))
 		return drop(SERVICE_NONE, VERDICT_DROP_OTHER_PORT);
 	return pass(ctx, p, monitored,
 		    monitored == SERVICE_NONE ? VERDICT_PASS_OTHER : VERDICT_DROP_OTHER_PORT);
@@ -86,15 +86,15 @@ INLINE int drop_other_port(struct xdp_md *ctx, const struct packet *p)
 INLINE int edge_unserved(struct xdp_md *ctx, const struct packet *p, const struct moment *now,
 			 u32 id, u32 stance, enum verdict passes)
 {
-	if (LIKELY(!other_tcp_drops || id != SERVICE_NONE || !(stance & STANCE_OTHER)))
+	if (LIKELY(!other_tcp_drops || id != SERVICE_NONE || !stance))
 		return pass(ctx, p, id, passes);
 	if (flags_open(p->flags))
-		return drop_other_port(ctx, p);
+		return drop_other_port(ctx, p, stance);
 	if (filter_has(&p->flow))
 		return pass(ctx, p, SERVICE_NONE, VERDICT_PASS_VERIFIED);
 	if (now->learning)
 		return pass(ctx, p, SERVICE_NONE, VERDICT_PASS_LEARNING);
-	return drop_other_port(ctx, p);
+	return drop_other_port(ctx, p, stance);
 }
 
 /* Hops that the packet has left; 255 where that cannot be read, which cannot be. */
@@ -478,8 +478,7 @@ INLINE void edge_learn(const struct packet *p)
 	u32 stance =
 		service_find(p->flow.source, p->flow.v6, (u16)(p->flow.ports >> 16), now.version);
 	u32 id = stance & STANCE_SERVICE;
-	if (id == SERVICE_NONE &&
-	    !(stance & STANCE_OTHER)) /* answers to other ports must come in */
+	if (!stance) /* answers to other ports of protected addresses must come in */
 		return;
 	if (flags_acknowledge(p->flags) && !filter_has(&flow))
 		tally_finished(id);

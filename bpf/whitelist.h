@@ -68,10 +68,12 @@ INLINE bool whitelist_add(const struct flow *f, const struct service *service, u
 	return !bpf_map_update_elem(&whitelist, &key, &entry, BPF_ANY);
 }
 
-/* What becomes of a SYN; VERDICT_ANSWER_CHALLENGE: its source is not listed. */
-INLINE enum verdict whitelist_opens(const struct flow *f, const struct service *service, u32 id,
-				    u64 now_ns)
+/* What becomes of a SYN, a verdict; VERDICT_ANSWER_CHALLENGE: its source is not
+ * listed. Global, so that what follows it is not verified for each of its ways. */
+GLOBAL int whitelist_opens(const struct flow *f, const struct service *service, u32 id, u64 now_ns)
 {
+	if (!f || !service)
+		return VERDICT_DROP_SYN_RATE; /* cannot be: the verifier's doubt */
 	struct whitelist_key key = whitelist_key(f, service, id);
 	struct whitelisted *known = bpf_map_lookup_elem(&whitelist, &key);
 

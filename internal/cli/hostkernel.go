@@ -46,11 +46,6 @@ func (k *kernelFlags) apply(cmd *cobra.Command, c *host.Config) error {
 		}
 		return nil
 	}
-	for _, name := range []string{"mode", "detect"} {
-		if cmd.Flags().Changed(name) {
-			return usageErrorf("--%s: with --cookies kernel each port has its own, see --flood-syns and --calm", name)
-		}
-	}
 	if cmd.Flags().Changed("setup") {
 		return usageErrorf("--setup: with --cookies kernel the kernel makes connections by itself")
 	}

@@ -105,13 +105,13 @@ func (s *shape) add(command *cobra.Command) {
 	command.Flags().IntVar(&s.edges, "edges", 1, "1, or 2 that share the flows by a hash")
 	command.Flags().BoolVar(&s.asymmetric, "asymmetric", false, "let what the server says pass the edges by")
 	command.Flags().StringVar(&s.server, "server", "auto", "how the server makes connections: auto, native or translate")
-	command.Flags().StringVar(&s.mode, "mode", "always", "when the service is defended: off, monitor, auto or always")
+	command.Flags().StringVar(&s.mode, "mode", "", "when the service is defended: off, monitor, auto or always; if not given always, and auto for host-kernel")
 	s.wires.add(command.Flags())
 }
 
 func (s *shape) options() (lab.Options, error) {
 	options := lab.Options{Topology: lab.Route, Edges: s.edges, Asymmetric: s.asymmetric, Setup: s.server, Mode: s.mode}
-	if _, ok := policy.ParseMode(s.mode); !ok {
+	if _, ok := policy.ParseMode(s.mode); !ok && s.mode != "" {
 		return lab.Options{}, usageErrorf("--mode: %q is none of off, monitor, auto, always", s.mode)
 	}
 	if _, ok := policy.ParseSetup(s.server); !ok {

@@ -48,7 +48,11 @@ func TestOtherPortsOfProtectedAddressesAreLostIfTheyShallBe(t *testing.T) {
 	e.want("a service that is off", to(syn4(""), "198.51.100.1:80"), "pass_off")
 	e.want("beside a service that is off, and no other", to(syn4(""), "198.51.100.1:81"), "pass_other")
 	e = newEdge(t, inMode(policy.Monitor), floods(policy.Floods{DropOther: true}))
-	e.want("beside services that are monitored", to(syn4(""), "203.0.113.5:444"), "pass_other")
+	if got := e.outside(to(syn4(""), "203.0.113.5:444").Frame()); got.verdict != "drop_other_port" || got.action != xdpRedirect {
+		t.Errorf("beside services that are monitored: %s, action %d", got.verdict, got.action)
+	}
+	e = newEdge(t, inMode(policy.Adaptive), floods(policy.Floods{DropOther: true}))
+	e.want("beside services that are passive", to(syn4(""), "203.0.113.5:444"), "pass_other")
 }
 
 // Every drop of this page becomes a count where the service is monitored.
@@ -386,4 +390,57 @@ func TestBypassHasARateBeyondWhichItsSynsAreAnswered(t *testing.T) {
 	e.want("another entry", from(syn4(""), "198.19.1.1"), "pass_bypass")
 	e.want("who is in none", from(syn4(""), "198.20.1.1"), "answer_syn")
 	e.want("a service that is off", to(from(syn4(""), "198.19.1.2"), "198.51.100.1:80"), "pass_off")
+}
+
+// The limit of answers holds for a challenge, too, and not for who has met it.
+func TestChallengesAreLimitedLikeAnswers(t *testing.T) {
+	e := newEdge(t, limitedAnswers(1), func(c *EdgeConfig) {
+		c.Services = append([]policy.Service{}, c.Services...)
+		for i := range c.Services { // so that there are others in a source's network
+			c.Services[i].Auth.Prefix4, c.Services[i].Auth.Prefix6 = 32, 128
+		}
+	})
+	eachChallenge(t, e, func(e edgeAgent, id int, syn wire.Packet) {
+		e.meet(id, syn)
+		for range 1000 { // beyond the limit whatever comes first
+			e.outside(neighbour(syn).Frame())
+		}
+		limited := 0
+		for range 20 {
+			switch got := e.outside(otherHost(syn).Frame()); got.verdict {
+			case "drop_answer_limit":
+				limited++
+			case challengeOf(id):
+			default:
+				e.t.Fatal(got.verdict)
+			}
+		}
+		if limited < 15 {
+			e.t.Errorf("%d of 20 SYNs are beyond the limit", limited)
+		}
+		e.want("a whitelisted source", syn, "pass_whitelisted")
+	})
+}
+
+// otherHost is a packet from the same network, whose source nobody has listed.
+func otherHost(p wire.Packet) wire.Packet {
+	p.Source = netip.AddrPortFrom(lastByte(p.Source.Addr(), 200), p.Source.Port())
+	return p
+}
+
+func TestAllowExemptsFromTheRateOfWhitelistedSources(t *testing.T) {
+	e, lists := listed(t, func(c *EdgeConfig) {
+		c.Services = append([]policy.Service{}, c.Services...)
+		for i := range c.Services {
+			c.Services[i].Auth.SYNs, c.Services[i].Auth.Unfinished = 1, 1000
+		}
+	})
+	lists.mustAdd(t, Allow, 0, client4.Addr().String()+"/32", client6.Addr().String()+"/128")
+	eachChallenge(t, e, func(e edgeAgent, id int, syn wire.Packet) {
+		e.meet(id, syn)
+		for range 50 {
+			e.want("SYN", syn, "pass_whitelisted")
+			syn = next(syn)
+		}
+	})
 }

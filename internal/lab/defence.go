@@ -306,7 +306,11 @@ func startHost(l *Lab) ([]string, error) {
 }
 
 func startHostKernel(l *Lab) ([]string, error) {
-	return []string{"host", l.Server.Port, "--ports", fmt.Sprint(HTTPPort), "--cookies", "kernel"}, nil
+	args := []string{"host", l.Server.Port, "--ports", fmt.Sprint(HTTPPort), "--cookies", "kernel"}
+	if l.options.Mode != "" { // auto is what it is for, and its own default
+		args = append(args, "--mode", l.options.Mode)
+	}
+	return args, nil
 }
 
 // Keys returns the path of the lab's key file and makes it the first time.

@@ -392,6 +392,23 @@ func TestModeOfAPortWithKernelCookiesIsChangedAtOnce(t *testing.T) {
 	requestsServed(t, l)
 }
 
+func TestUnconfirmedHostWithKernelCookiesTakesEverythingOff(t *testing.T) {
+	l := newLab(t, lab.Options{})
+	startHTTP(t, l)
+	host := newHostKernel(t, l)
+	p := typeIn(t, l, l.Server.Namespace, append(host.args, "--confirm", "60s", "--pin", host.pins())...)
+	p.says(t, "press Enter to keep the protection on")
+	if left := programsOn(t, l.Server.Namespace); len(left) != 1 {
+		t.Errorf("attached: %q", left)
+	}
+	p.keyboard.Close()
+	p.ends(t, 1, "not confirmed in time")
+	if left := programsOn(t, l.Server.Namespace); len(left) > 0 {
+		t.Errorf("still attached: %q", left)
+	}
+	requestsServed(t, l)
+}
+
 func TestKernelCookiesAreRefusedWhereTheKernelTakesNone(t *testing.T) {
 	l := newLab(t, lab.Options{})
 	kernelSysctls(t, l, "0", "1")

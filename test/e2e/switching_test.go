@@ -16,7 +16,6 @@ import (
 // What the detector of these tests is told; a flood has a multiple of it, the
 // load a part.
 const (
-	detectSYNs   = 4000
 	switchFlood  = 20_000
 	switchCalm   = time.Second
 	detectInTest = "{syns: 4000, unfinished: 50, half_open: 0, calm: 1s}"
@@ -60,6 +59,10 @@ func TestSwitchingOnAndOffCutsNobody(t *testing.T) {
 			talks := newTalks(t, l, 2*connections)
 			s.idle, s.busy = talks[:connections], startTransfers(t.Context(), talks[connections:])
 			t.Cleanup(s.busy.stop)
+			// So many that begin at once are like a flood.
+			s.await(t, "what the crowd's begin looked like is over", time.Minute, func(s dataplane.ServiceState) bool {
+				return s.Phase == dataplane.Passive && s.Figures.Cause == ""
+			})
 			for i := range times {
 				s.cycle(t, i, clients)
 			}
@@ -75,9 +78,10 @@ func TestSwitchingOnAndOffCutsNobody(t *testing.T) {
 func switchingSplit(t *testing.T, l *lab.Lab) (*daemon, []*daemon) {
 	t.Helper()
 	split := newSpeaking(t, l, false, "mode: always", "mode: auto\n    detect: "+detectInTest,
-		"    setup: "+l.Setup()+"\n", "    setup: "+l.Setup()+"\nstrict: true\n")
+		"    setup: "+l.Setup()+"\n", "    setup: "+l.Setup()+"\nstrict: true\n",
+		"learn: 0s", "learn: 0s\ngeneration: 20s") // idle connections live by announcements
 	split.start(t)
-	awaitPhase(t, split.edge, "enforced", 30*time.Second)
+	awaitPhase(t, split.edge, "enforced", 2*time.Minute)
 	return split.edge, split.list()
 }
 
@@ -165,7 +169,7 @@ func (s *switching) cycle(t *testing.T, i, clients int) {
 	if before.Phase != dataplane.Passive {
 		t.Fatalf("cycle %d begins %s", i, before.Phase)
 	}
-	t2 := min(switchCalm<<i, 16*switchCalm)
+	t2 := min(2*before.Calm, 16*switchCalm) // at most
 	load := startLoad(t, s.lab, lab.LoadOptions{
 		URL: s.lab.URL(i%2 == 1), Rate: clients, Duration: t2 + 12*time.Second,
 	})
