@@ -210,6 +210,9 @@ func variants(s wire.Source, inside bool) [][]byte {
 	frames := [][]byte{p.Frame()}
 	if !inside && p.Flags&(wire.SYN|wire.ACK) == wire.SYN { // what ends the handshake, if the SYN passes
 		frames = append(frames, flagged(p, wire.ACK).Frame())
+		if id := serviceOf(p.To.Addr(), p.To.Port()); id != none && services[id-1].Strategy.Whitelists() {
+			frames = append(frames, passing(authRST, p).Frame())
+		}
 	}
 	for range 3 {
 		frames = append(frames, s.Mutate(slices.Clone(frames[0])))
