@@ -342,6 +342,9 @@ INLINE struct decision decide_doubtful(struct xdp_md *ctx, const struct packet *
 	if (keys_end_passes(service, now))
 		return decided(ACTION_PASS, VERDICT_PASS_NO_KEY);
 	if (forward_mode == FORWARD_LOCAL && socket_exists(ctx, p)) {
+		/* else nothing tells: the server's answer finds the flow in the filter */
+		if (UNLIKELY(service->mode != MODE_ALWAYS) && flags_acknowledge(p->flags))
+			tally_finished(id);
 		filter_add(&p->flow);
 		return decided(ACTION_PASS, VERDICT_PASS_SOCKET);
 	}

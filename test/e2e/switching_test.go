@@ -39,7 +39,7 @@ func switchSizes() (connections, clients, times int) {
 	if long() {
 		return 2000, 500, 10
 	}
-	return 200, 200, 2
+	return 200, 500, 2
 }
 
 func TestSwitchingOnAndOffCutsNobody(t *testing.T) {
