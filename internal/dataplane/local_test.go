@@ -87,6 +87,9 @@ func local(c *EdgeConfig) { c.Forward = Local }
 func TestLocalEdgePassesToItsOwnHost(t *testing.T) {
 	e := newEdge(t, local)
 	for _, g := range goldens() {
+		if g.service != none && services[g.service-1].Strategy != policy.Split {
+			continue // the host shape has no other
+		}
 		frame := g.frame()
 		verdict := g.verdict
 		if len(g.in.Tags) == 2 && verdict == "answer_syn" {
