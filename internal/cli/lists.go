@@ -134,7 +134,13 @@ func newListListCommand(env *environment, list dataplane.List) *cobra.Command {
 			if output != "text" && output != "json" {
 				return usageErrorf("unknown output %q: text or json", output)
 			}
-			return onLists(pins, func(l *dataplane.Lists) error { return writeList(env, l, list, output) })
+			var all []dataplane.Listed // who reads it may be slow, and others wait for the lists
+			if err := onLists(pins, func(l *dataplane.Lists) error {
+				return l.All(list, func(e dataplane.Listed) { all = append(all, e) })
+			}); err != nil {
+				return err
+			}
+			return writeList(env, all, output)
 		},
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "`format`: text or json")
@@ -142,27 +148,22 @@ func newListListCommand(env *environment, list dataplane.List) *cobra.Command {
 	return cmd
 }
 
-func writeList(env *environment, l *dataplane.Lists, list dataplane.List, output string) error {
+func writeList(env *environment, listed []dataplane.Listed, output string) error {
 	if output == "json" {
-		all := []listedJSON{}
-		if err := l.All(list, func(e dataplane.Listed) {
-			all = append(all, listedJSON{e.Prefix, int64(e.Left.Round(time.Second).Seconds()), fromOf(e)})
-		}); err != nil {
-			return err
+		all := make([]listedJSON, len(listed))
+		for i, e := range listed {
+			all[i] = listedJSON{e.Prefix, int64(e.Left.Round(time.Second).Seconds()), fromOf(e)}
 		}
 		return writeJSON(env.stdout, all)
 	}
 	table := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "prefix\texpires in\tfrom")
-	err := l.All(list, func(e dataplane.Listed) {
+	for _, e := range listed {
 		left := "never"
 		if e.Left > 0 {
 			left = e.Left.Round(time.Second).String()
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\n", e.Prefix, left, fromOf(e))
-	})
-	if err != nil {
-		return err
 	}
 	return table.Flush()
 }

@@ -34,7 +34,8 @@ var listGroup = []string{"deny4", "deny6", "allow4", "allow6"}
 type Lists struct {
 	tries map[List][2]*ebpf.Map // IPv4, IPv6
 	state *ebpf.Map
-	lock  string // directory whose lock keeps writers apart; none: nobody else knows the maps
+	lock  string   // directory whose lock keeps writers apart; none: nobody else knows the maps
+	held  *os.File // that lock, of a command; none: it is taken for each write
 }
 
 // Listed is a prefix on a list.
@@ -52,15 +53,28 @@ func listsOf(o *edgeObjects, state *ebpf.Map) *Lists {
 }
 
 // OpenLists opens the lists of the edge that is pinned below root. No daemon
-// need run.
+// need run. Until Close nobody else writes, and no daemon can put others in
+// their place, to which what is written would mean nothing.
 func OpenLists(root string) (*Lists, error) {
-	dir := filepath.Join(root, EdgeAgent, "maps")
-	l := &Lists{tries: make(map[List][2]*ebpf.Map), lock: dir}
+	pins := &Pins{path: filepath.Join(root, EdgeAgent)}
+	l := &Lists{tries: make(map[List][2]*ebpf.Map), lock: filepath.Join(pins.path, "maps")}
+	var err error
+	if l.held, err = lockDirectory(l.lock); err == nil {
+		err = l.open(pins)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w as an edge or host (looked at %s)", ErrNoAgent, root)
+	}
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *Lists) open(pins *Pins) error {
 	open := func(name string) (*ebpf.Map, error) {
-		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), nil)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("%w as an edge or host (looked at %s)", ErrNoAgent, root)
-		}
+		m, err := ebpf.LoadPinnedMap(pins.mapPath(name), nil)
 		if err != nil {
 			return nil, fmt.Errorf("open %s: %w", name, err)
 		}
@@ -71,8 +85,7 @@ func OpenLists(root string) (*Lists, error) {
 		for i, family := range []string{"4", "6"} {
 			m, err := open(string(list) + family)
 			if err != nil {
-				l.Close()
-				return nil, err
+				return err
 			}
 			pair[i] = m
 			l.tries[list] = pair
@@ -80,13 +93,29 @@ func OpenLists(root string) (*Lists, error) {
 	}
 	var err error
 	if l.state, err = open(statePin); err != nil {
-		l.Close()
-		return nil, err
+		return err
 	}
-	return l, nil
+	return l.stillThere()
 }
 
-// Close lets go of the maps.
+// stillThere says whether the locked directory is the one with the pins: an agent
+// may have been detached and attached anew.
+func (l *Lists) stillThere() error {
+	now, err := os.Stat(l.lock)
+	if err != nil {
+		return fmt.Errorf("open lists: %w", err)
+	}
+	locked, err := l.held.Stat()
+	if err != nil {
+		return fmt.Errorf("open lists: %w", err)
+	}
+	if !os.SameFile(now, locked) {
+		return errors.New("open lists: the agent was attached anew meanwhile: try again")
+	}
+	return nil
+}
+
+// Close lets go of the maps and lets others write.
 func (l *Lists) Close() {
 	for _, pair := range l.tries {
 		for _, m := range pair {
@@ -94,6 +123,9 @@ func (l *Lists) Close() {
 		}
 	}
 	l.state.Close()
+	if l.held != nil {
+		l.held.Close()
+	}
 }
 
 // pin leaves the lists to the next daemon and to commands. From now on they
@@ -119,18 +151,27 @@ func (l *Lists) pin(pins *Pins) error {
 
 // exclusive keeps other writers out until it is released.
 func (l *Lists) exclusive() (release func(), err error) {
-	if l.lock == "" {
+	if l.lock == "" || l.held != nil {
 		return func() {}, nil
 	}
-	dir, err := os.Open(l.lock)
+	dir, err := lockDirectory(l.lock)
+	if err != nil {
+		return nil, err
+	}
+	return func() { dir.Close() }, nil
+}
+
+// lockDirectory waits for the lock of the lists; closing the file gives it up.
+func lockDirectory(path string) (*os.File, error) {
+	dir, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("open lists: %w", err)
 	}
 	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
 		dir.Close()
-		return nil, fmt.Errorf("lock %s: %w", l.lock, err)
+		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
-	return func() { dir.Close() }, nil
+	return dir, nil
 }
 
 // Add puts prefixes on a list, for so long, or for good with 0. One that is

@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"encoding/binary"
+	"errors"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -10,6 +11,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"smartcookie/internal/policy"
 	"smartcookie/test/wire"
@@ -364,5 +368,63 @@ func TestMillionPrefixesOfAFamilyAreListedFoundAndSwept(t *testing.T) {
 			t.Errorf("%d removed, %v; want %d", removed, err, count-count/2)
 		}
 		t.Logf("%d removed in %s", removed, time.Since(begin))
+	}
+}
+
+// emptyLists are lists that no program looks at.
+func emptyLists(t *testing.T) *Lists {
+	t.Helper()
+	needRoot(t)
+	spec, err := loadEdge()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var o edgeObjects
+	var state *ebpf.Map
+	for name, to := range map[string]**ebpf.Map{
+		"deny4": &o.Deny4, "deny6": &o.Deny6, "allow4": &o.Allow4, "allow6": &o.Allow6, ".data.sources": &state,
+	} {
+		if *to, err = ebpf.NewMap(spec.Maps[name]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := listsOf(&o, state)
+	t.Cleanup(l.Close)
+	return l
+}
+
+// A daemon adopts the lists and has a variable of its own. What a command has put
+// on a list while it started, its programs have to look at.
+func TestDaemonWaitsForACommandOnTheLists(t *testing.T) {
+	former, next := emptyLists(t), emptyLists(t)
+	root, pins := ownPins(t, EdgeAgent)
+	if err := former.pin(pins); err != nil {
+		t.Fatal(err)
+	}
+	command, err := OpenLists(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.Open(pins.mapPath(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+		t.Fatalf("while a command has the lists open, others may write: %v", err) // and the daemon would wait for this test
+	}
+	next.tries = former.tries
+	pinned := make(chan error, 1)
+	go func() { pinned <- next.pin(pins) }()
+	command.mustAdd(t, Deny, 0, "192.0.2.1/32")
+	command.Close()
+	if err := <-pinned; err != nil {
+		t.Fatal(err)
+	}
+	if state, err := next.readState(); err != nil || state.Checks != uint32(edgeSourceCheckSOURCES_DENIED) {
+		t.Errorf("the next daemon's programs have %+v, %v", state, err)
+	}
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		t.Errorf("a daemon that has pinned its lists keeps others out: %v", err)
 	}
 }
