@@ -28,37 +28,56 @@ func newStatusCommand(env *environment) *cobra.Command {
 			if err := needRoot(); err != nil {
 				return err
 			}
-			agents, err := dataplane.AgentVerdicts(pins)
-			if err != nil {
-				return err
-			}
-			ports, err := dataplane.PortModes(pins)
+			s, err := readStatus(env, pins)
 			if err != nil {
 				return err
 			}
 			if output == "json" {
-				return writeStatusJSON(env, agents, ports)
+				return writeStatusJSON(env, s)
 			}
-			if err := writeVerdicts(env, agents); err != nil {
-				return err
-			}
-			states, err := dataplane.ReadStates(pins)
-			if err != nil && !errors.Is(err, dataplane.ErrNoAgent) { // of an older version
-				return err
-			}
-			if err := errors.Join(writeModes(env, states), writePorts(env, ports)); err != nil {
-				return err
-			}
-			peers, err := dataplane.ControlPeers(pins)
-			if err != nil {
-				return err
-			}
-			return writePeers(env, peers)
+			return errors.Join(writeVerdicts(env, s.verdicts), writeModes(env, s.states), writePorts(env, s.ports), writePeers(env, s.peers))
 		},
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "`format`: text or json")
 	pinsFlag(cmd, &pins)
 	return cmd
+}
+
+// status is all that there is to show.
+type status struct {
+	verdicts map[string]map[string]uint64 // by agent
+	states   []dataplane.ServiceState
+	ports    []dataplane.PortMode
+	peers    map[string]map[uint32]control.Peer
+}
+
+func readStatus(env *environment, pins string) (s status, err error) {
+	if s.verdicts, err = dataplane.AgentVerdicts(pins); err != nil {
+		return s, err
+	}
+	s.states, err = dataplane.ReadStates(pins)
+	if err = withoutModes(env, err); err != nil {
+		return s, err
+	}
+	s.ports, err = dataplane.PortModes(pins)
+	if err = withoutModes(env, err); err != nil {
+		return s, err
+	}
+	s.peers, err = dataplane.ControlPeers(pins)
+	return s, err
+}
+
+// withoutModes leaves it at the counts where an agent of another version has the
+// rest in another form, or has none of it.
+func withoutModes(env *environment, err error) error {
+	if errors.Is(err, dataplane.ErrOtherVersion) {
+		fmt.Fprintf(env.stderr, "smartcookie: only counts are shown: %s\n", err)
+		return nil
+	}
+	if errors.Is(err, dataplane.ErrNoAgent) {
+		return nil
+	}
+	return err
 }
 
 func writeVerdicts(env *environment, agents map[string]map[string]uint64) error {
@@ -73,13 +92,13 @@ func writeVerdicts(env *environment, agents map[string]map[string]uint64) error 
 }
 
 // writeStatusJSON adds the ports to the agents, where there are any.
-func writeStatusJSON(env *environment, agents map[string]map[string]uint64, ports []dataplane.PortMode) error {
-	all := make(map[string]any, len(agents)+1)
-	for agent, verdicts := range agents {
+func writeStatusJSON(env *environment, s status) error {
+	all := make(map[string]any, len(s.verdicts)+1)
+	for agent, verdicts := range s.verdicts {
 		all[agent] = verdicts
 	}
-	if len(ports) > 0 {
-		all["ports"] = ports
+	if len(s.ports) > 0 {
+		all["ports"] = s.ports
 	}
 	return writeJSON(env.stdout, all)
 }

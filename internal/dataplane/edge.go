@@ -324,6 +324,10 @@ func (e *Edge) Start() error {
 
 // Attach pins the maps and puts the programs on the interfaces.
 func (e *Edge) Attach(pins *Pins) error {
+	// Before the contract: no command shall take the lists of another version for ours.
+	if err := e.lists.pin(pins); err != nil {
+		return err
+	}
 	if err := pinMaps(pins, map[string]*ebpf.Map{
 		"filter_lines": e.objects.FilterLines, "filter": e.objects.Filter, "ticker": e.objects.Ticker,
 		"counters": e.objects.Counters, "keys": e.objects.Keys, "clock": e.objects.Clock,
@@ -332,9 +336,6 @@ func (e *Edge) Attach(pins *Pins) error {
 		"agents": e.objects.Agents, "listeners": e.objects.Listeners, "flows": e.objects.Flows, "whitelist": e.objects.Whitelist,
 		"labels": e.objects.Labels, "detectors": e.objects.Detectors, "tallies": e.objects.Tallies,
 	}); err != nil {
-		return err
-	}
-	if err := e.lists.pin(pins); err != nil {
 		return err
 	}
 	if err := errors.Join(pinProtected(pins, e.config.Services), e.watchTransmit(pins)); err != nil {

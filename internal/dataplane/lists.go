@@ -95,6 +95,9 @@ func (l *Lists) open(pins *Pins) error {
 	if l.state, err = open(statePin); err != nil {
 		return err
 	}
+	if !pins.sameContract() {
+		return fmt.Errorf("the %s agent was %w", EdgeAgent, ErrOtherVersion)
+	}
 	return l.stillThere()
 }
 

@@ -398,7 +398,7 @@ func emptyLists(t *testing.T) *Lists {
 func TestDaemonWaitsForACommandOnTheLists(t *testing.T) {
 	former, next := emptyLists(t), emptyLists(t)
 	root, pins := ownPins(t, EdgeAgent)
-	if err := former.pin(pins); err != nil {
+	if err := errors.Join(former.pin(pins), pins.pinContract()); err != nil {
 		t.Fatal(err)
 	}
 	command, err := OpenLists(root)

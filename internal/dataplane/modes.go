@@ -285,7 +285,7 @@ func openModes(root, agent string) (*modeMaps, error) {
 		return nil, fs.ErrNotExist
 	}
 	if !p.sameContract() {
-		return nil, fmt.Errorf("the %s agent was attached by another version: start its daemon anew", agent)
+		return nil, fmt.Errorf("the %s agent was %w", agent, ErrOtherVersion)
 	}
 	m := &modeMaps{}
 	for name, to := range map[string]**ebpf.Map{"labels": &m.labels, "services": &m.services, "detectors": &m.detectors, "clock": &m.clock} {

@@ -32,7 +32,13 @@ type PortMode struct {
 // PortModes reads the modes that are pinned below root; none where no such host
 // is attached. It needs no daemon.
 func PortModes(root string) ([]PortMode, error) {
-	dir := filepath.Join(root, HostAgent, "maps")
+	pins := &Pins{path: filepath.Join(root, HostAgent)}
+	if _, err := os.Stat(pins.mapPath("port_modes")); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if !pins.sameContract() {
+		return nil, fmt.Errorf("the %s agent was %w", HostAgent, ErrOtherVersion)
+	}
 	found := make(map[string]*ebpf.Map)
 	defer func() {
 		for _, m := range found {
@@ -40,7 +46,7 @@ func PortModes(root string) ([]PortMode, error) {
 		}
 	}()
 	for _, name := range []string{"port_modes", "port_syns", "port_ranges", "counters", "services"} {
-		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), nil)
+		m, err := ebpf.LoadPinnedMap(pins.mapPath(name), nil)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, nil
 		}

@@ -238,6 +238,10 @@ func readVerdicts(counters *ebpf.Map, service int) ([]uint64, error) {
 // ErrNoAgent means that nothing is pinned where it was looked for.
 var ErrNoAgent = errors.New("no agent is attached")
 
+// ErrOtherVersion means that what is pinned may look as it should and mean
+// something else.
+var ErrOtherVersion = errors.New("attached by another version: start its daemon anew")
+
 // AgentVerdicts returns, by agent and name, what the agents pinned below root
 // have decided, over all services; verdicts that never happened are left out.
 // What a daemon has counted of control messages has names of its own.
