@@ -301,12 +301,13 @@ INLINE struct decision decide_admitted(const struct packet *p, const struct serv
 	return decided(ACTION_PASS, VERDICT_PASS_COOKIE);
 }
 
-/* An idle connection that the filter has forgotten: who translates it has not. */
+/* An idle connection that the filter has forgotten: who translates it has not. Only
+ * an ACK is taken for one of its packets: a forged RST would be, too often. */
 NOINLINE bool flow_is_proxied(const struct packet *p, const struct service *service)
 {
 	struct endpoints e;
 
-	if (service->strategy != STRATEGY_PROXY)
+	if (service->strategy != STRATEGY_PROXY || !flags_acknowledge(p->flags))
 		return false;
 	endpoints_of(&p->flow, false, &e);
 	const struct translation *t = bpf_map_lookup_elem(&flows, &e);
@@ -382,7 +383,8 @@ GLOBAL int edge_doubtful(struct xdp_md *ctx, struct packet *p)
 	enum conduct conduct = service_conduct(service, id, &now);
 	if (d.action == ACTION_PASS || conduct == CONDUCT_MONITORS)
 		return pass(ctx, p, id, d.verdict);
-	if (d.action == ACTION_RELAY)
+	if (d.action == ACTION_RELAY && /* what drains is the server's, whoever asks about it */
+	    !(conduct == CONDUCT_DRAINS && d.verdict == VERDICT_SENT_PROBE))
 		return relay(ctx, p, id,
 			     d.verdict == VERDICT_SENT_SETUP ? CONTROL_SETUP : CONTROL_PROBE);
 	if (UNLIKELY(conduct == CONDUCT_DRAINS))
