@@ -392,17 +392,24 @@ GLOBAL int edge_doubtful(struct xdp_md *ctx, struct packet *p)
 	return drop(id, d.verdict);
 }
 
-INLINE bool is_icmp(const struct xdp_md *ctx, const struct packet *p)
+/* What may quote a packet of a proxied connection. */
+INLINE bool is_icmp_error(const struct xdp_md *ctx, const struct packet *p)
 {
 	const void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	const struct ip4_header *ip4 = packet_at_network(data, p);
 	const struct ip6_header *ip6 = packet_at_network(data, p);
+	const u8 *type = (const void *)(ip6 + 1);
 
 	if (!p->addressed || (const void *)(ip4 + 1) > end)
 		return false;
-	if (!p->flow.v6)
-		return ip4->protocol == PROTOCOL_ICMP;
-	return (const void *)(ip6 + 1) <= end && ip6->next == PROTOCOL_ICMP6;
+	if (!p->flow.v6) {
+		type = (const u8 *)ip4 + (ip4->version_length & 0x0f) * 4U;
+		return ip4->protocol == PROTOCOL_ICMP && (const void *)(type + 1) <= end &&
+		       (*type == ICMP_UNREACHABLE || *type == ICMP_TIME_EXCEEDED ||
+			*type == ICMP_PARAMETER);
+	}
+	return (const void *)(type + 1) <= end && ip6->next == PROTOCOL_ICMP6 &&
+	       *type <= ICMP6_PARAMETER;
 }
 
 /* Not a whole TCP segment: lost to a protected prefix, untouched elsewhere.
@@ -418,7 +425,7 @@ GLOBAL int edge_unparsed(struct xdp_md *ctx, struct packet *p, enum parsed parse
 
 	if (parsed != PARSED_VLAN_DEPTH && parsed != PARSED_OTHER)
 		set = prefix_find(p->flow.destination, p->flow.v6);
-	if (proxies && parsed == PARSED_OTHER && is_icmp(ctx, p) &&
+	if (proxies && parsed == PARSED_OTHER && is_icmp_error(ctx, p) &&
 	    prefix_find(p->flow.destination, p->flow.v6))
 		return pass_up(SERVICE_NONE, VERDICT_PASS_OTHER); /* an error may quote */
 	if (parsed != PARSED_VLAN_DEPTH && !set)
