@@ -64,15 +64,21 @@ func (f flooded) listed(list string) map[string]any {
 	return by
 }
 
-func (f flooded) served(ipv6 bool) bool {
-	out, err := curl(f.Client.Namespace, "--max-time", "2", url(f.Lab, ipv6, "/hello"))
+// How long a request has that shall be served, and one that shall not.
+const (
+	patient = 10 * time.Second
+	brief   = 2 * time.Second
+)
+
+func (f flooded) served(ipv6 bool, within time.Duration) bool {
+	out, err := curl(f.Client.Namespace, "--max-time", fmt.Sprint(within.Seconds()), url(f.Lab, ipv6, "/hello"))
 	return err == nil && out == "hello\n"
 }
 
 func (f flooded) mustServe(what string, want bool) {
 	f.t.Helper()
 	for _, ipv6 := range []bool{false, true} {
-		if f.served(ipv6) != want {
+		if f.served(ipv6, map[bool]time.Duration{true: patient, false: brief}[want]) != want {
 			f.t.Errorf("%s: served over %s is %v", what, family(ipv6), !want)
 		}
 	}
@@ -101,7 +107,7 @@ func TestListsChangeWithoutADaemon(t *testing.T) {
 	if got := f.listed("deny"); len(got) != 1 || got[f.Client.IPv4.String()+"/32"] != "command" {
 		t.Errorf("after the daemon's start: %v", got)
 	}
-	if f.served(false) || !f.served(true) {
+	if f.served(false, brief) || !f.served(true, patient) {
 		t.Error("the next daemon has lost what is denied")
 	}
 }
@@ -135,10 +141,10 @@ func TestConnectionOfADeniedSourceIsCutAndGoesOnAfterwards(t *testing.T) {
 
 func TestExpiryNeedsNoDaemon(t *testing.T) {
 	f := newFlooded(t, "")
-	f.list("deny", "add", f.Client.IPv4.String(), f.Client.IPv6.String(), "--for", "4s")
+	f.list("deny", "add", f.Client.IPv4.String(), f.Client.IPv6.String(), "--for", "10s")
 	f.edge.kill(t)
 	f.mustServe("in time", false)
-	eventually(t, 20*time.Second, "they are served again", func() bool { return f.served(false) && f.served(true) })
+	eventually(t, 20*time.Second, "they are served again", func() bool { return f.served(false, brief) && f.served(true, brief) })
 	if got := f.listed("deny"); len(got) != 0 {
 		t.Errorf("what has expired is listed: %v", got)
 	}
@@ -288,7 +294,7 @@ func TestRepeatedSynsGetThroughTheLimitOfAnswers(t *testing.T) {
 	if share > 3*float64(limit)/flood {
 		t.Error("that is more than the limit")
 	}
-	if !f.served(true) {
+	if !f.served(true, patient) {
 		t.Error("another network is not served")
 	}
 }
