@@ -40,6 +40,14 @@ func newFlooded(t *testing.T, more string) flooded {
 	return f
 }
 
+// restart starts the edge's daemon anew with more in its configuration.
+func (f flooded) restart(more string) {
+	f.t.Helper()
+	f.edge.kill(f.t)
+	f.edge.args = []string{"edge", "-c", fileOf(f.t, f.Lab, "edge.yaml", f.EdgeConfig(keysOf(f.t, f.Lab))+more)}
+	f.edge.start(f.t)
+}
+
 // list carries out deny or allow at the edge, which has to succeed.
 func (f flooded) list(args ...string) string {
 	f.t.Helper()
@@ -152,20 +160,13 @@ func TestExpiryNeedsNoDaemon(t *testing.T) {
 
 func TestListsOfTheConfigurationComeAndGo(t *testing.T) {
 	f := newFlooded(t, "")
-	with := func(more string) {
-		t.Helper()
-		f.edge.kill(t)
-		file := fileOf(t, f.Lab, "edge.yaml", f.EdgeConfig(keysOf(t, f.Lab))+more)
-		f.edge.args = []string{"edge", "-c", file}
-		f.edge.start(t)
-	}
 	many := fileOf(t, f.Lab, "bad", "# who floods\n"+f.Client.IPv6.String()+"\n10.0.0.0/9\n")
-	with(fmt.Sprintf("deny: [%s]\ndeny_file: %s\n", f.Client.IPv4, many))
+	f.restart(fmt.Sprintf("deny: [%s]\ndeny_file: %s\n", f.Client.IPv4, many))
 	f.mustServe("denied", false)
 	if got := f.listed("deny"); len(got) != 3 || got["10.0.0.0/9"] != "configuration" {
 		t.Errorf("the list has %v", got)
 	}
-	with("")
+	f.restart("")
 	f.mustServe("no longer in the file", true)
 	wrong := fileOf(t, f.Lab, "wrong", "10.0.0.0/8\n\n10.0.0.1/8\n")
 	file := fileOf(t, f.Lab, "other.yaml", f.EdgeConfig(keysOf(t, f.Lab))+"deny_file: "+wrong+"\n")
@@ -219,13 +220,6 @@ func TestHostShapeHasLists(t *testing.T) {
 func bypassOf(l flooded, port string, syns int) string {
 	return fmt.Sprintf("bypass_without_protection:\n  - sources: [%s, \"%s\"]\n    interface: %s\n    syns: %d\n",
 		l.Client.IPv4, l.Client.IPv6, port, syns)
-}
-
-func (f flooded) restart(more string) {
-	f.t.Helper()
-	f.edge.kill(f.t)
-	f.edge.args = []string{"edge", "-c", fileOf(f.t, f.Lab, "edge.yaml", f.EdgeConfig(keysOf(f.t, f.Lab))+more)}
-	f.edge.start(f.t)
 }
 
 func TestBypassReachesTheServerWithinItsRate(t *testing.T) {
