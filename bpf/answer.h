@@ -10,8 +10,6 @@
 #include "service.h"
 #include "sources.h"
 
-enum { TSVAL_SHIFT_NS = 20 }; /* TSval ticks every 2^20 ns */
-
 INLINE u32 tsval_make(const struct moment *now, const struct tcp_options *o)
 {
 	return ((u32)(now->clock_ns >> TSVAL_SHIFT_NS) & ~(u32)TSVAL_MASK) | options_tsval(o);

@@ -301,12 +301,13 @@ INLINE struct decision decide_admitted(const struct packet *p, const struct serv
 	return decided(ACTION_PASS, VERDICT_PASS_COOKIE);
 }
 
-/* An idle connection that the filter has forgotten: who translates it has not. */
+/* An idle connection that the filter has forgotten: who translates it has not. Only
+ * an ACK is taken for one of its packets: a forged RST would be, too often. */
 NOINLINE bool flow_is_proxied(const struct packet *p, const struct service *service)
 {
 	struct endpoints e;
 
-	if (service->strategy != STRATEGY_PROXY)
+	if (service->strategy != STRATEGY_PROXY || !flags_acknowledge(p->flags))
 		return false;
 	endpoints_of(&p->flow, false, &e);
 	const struct translation *t = bpf_map_lookup_elem(&flows, &e);
@@ -382,7 +383,8 @@ GLOBAL int edge_doubtful(struct xdp_md *ctx, struct packet *p)
 	enum conduct conduct = service_conduct(service, id, &now);
 	if (d.action == ACTION_PASS || conduct == CONDUCT_MONITORS)
 		return pass(ctx, p, id, d.verdict);
-	if (d.action == ACTION_RELAY)
+	if (d.action == ACTION_RELAY && /* what drains is the server's, whoever asks about it */
+	    !(conduct == CONDUCT_DRAINS && d.verdict == VERDICT_SENT_PROBE))
 		return relay(ctx, p, id,
 			     d.verdict == VERDICT_SENT_SETUP ? CONTROL_SETUP : CONTROL_PROBE);
 	if (UNLIKELY(conduct == CONDUCT_DRAINS))
@@ -390,17 +392,24 @@ GLOBAL int edge_doubtful(struct xdp_md *ctx, struct packet *p)
 	return drop(id, d.verdict);
 }
 
-INLINE bool is_icmp(const struct xdp_md *ctx, const struct packet *p)
+/* What may quote a packet of a proxied connection. */
+INLINE bool is_icmp_error(const struct xdp_md *ctx, const struct packet *p)
 {
 	const void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	const struct ip4_header *ip4 = packet_at_network(data, p);
 	const struct ip6_header *ip6 = packet_at_network(data, p);
+	const u8 *type = (const void *)(ip6 + 1);
 
 	if (!p->addressed || (const void *)(ip4 + 1) > end)
 		return false;
-	if (!p->flow.v6)
-		return ip4->protocol == PROTOCOL_ICMP;
-	return (const void *)(ip6 + 1) <= end && ip6->next == PROTOCOL_ICMP6;
+	if (!p->flow.v6) {
+		type = (const u8 *)ip4 + (ip4->version_length & 0x0f) * 4U;
+		return ip4->protocol == PROTOCOL_ICMP && (const void *)(type + 1) <= end &&
+		       (*type == ICMP_UNREACHABLE || *type == ICMP_TIME_EXCEEDED ||
+			*type == ICMP_PARAMETER);
+	}
+	return (const void *)(type + 1) <= end && ip6->next == PROTOCOL_ICMP6 &&
+	       *type <= ICMP6_PARAMETER;
 }
 
 /* Not a whole TCP segment: lost to a protected prefix, untouched elsewhere.
@@ -416,7 +425,7 @@ GLOBAL int edge_unparsed(struct xdp_md *ctx, struct packet *p, enum parsed parse
 
 	if (parsed != PARSED_VLAN_DEPTH && parsed != PARSED_OTHER)
 		set = prefix_find(p->flow.destination, p->flow.v6);
-	if (proxies && parsed == PARSED_OTHER && is_icmp(ctx, p) &&
+	if (proxies && parsed == PARSED_OTHER && is_icmp_error(ctx, p) &&
 	    prefix_find(p->flow.destination, p->flow.v6))
 		return pass_up(SERVICE_NONE, VERDICT_PASS_OTHER); /* an error may quote */
 	if (parsed != PARSED_VLAN_DEPTH && !set)

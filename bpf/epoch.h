@@ -15,6 +15,8 @@ struct moment {
 	bool learning;
 };
 
+enum { TSVAL_SHIFT_NS = 20 }; /* TSval ticks every 2^20 ns */
+
 /* The epoch that a CPU has last seen, for a division takes as long as a hash. */
 struct epoch_cache {
 	u64 epoch;

@@ -23,7 +23,7 @@ enum { SYN_HEADER_LENGTH = TCP_LENGTH + 4, ENOENT = 2 };
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1 << 14);
-	__type(key, struct connection);
+	__type(key, struct endpoints);
 	__type(value, u64); /* when */
 } returned SEC(".maps");
 
@@ -40,26 +40,6 @@ INLINE int lose(const struct service *s, u32 id, enum verdict verdict)
 {
 	count(id, verdict);
 	return s->mode == MODE_MONITOR ? XDP_PASS : XDP_DROP;
-}
-
-/* Of the flow alone, without the client's ISN. */
-INLINE struct connection connection_of(const struct flow *f)
-{
-	struct connection c = {
-		.client_port_be = BE16((u16)(f->ports >> 16)),
-		.server_port_be = BE16((u16)f->ports),
-	};
-
-	for (int i = 0; i < 4 && f->v6; i++) {
-		c.client_be[i] = f->source[i];
-		c.server_be[i] = f->destination[i];
-	}
-	if (!f->v6) {
-		c.client_be[2] = c.server_be[2] = 0xffff; /* as IPv4 is mapped into IPv6 */
-		c.client_be[3] = f->source[0];
-		c.server_be[3] = f->destination[0];
-	}
-	return c;
 }
 
 INLINE struct bpf_sock *socket_of(struct xdp_md *ctx, const struct packet *p)
@@ -228,15 +208,16 @@ INLINE long cookie_check_by_kernel(struct xdp_md *ctx, const struct packet *p, v
 /* An ACK to a listener. */
 INLINE enum verdict cookie_verdict(const struct packet *p, long checked, u64 now_ns)
 {
-	struct connection c = connection_of(&p->flow);
+	struct endpoints ends;
 
+	endpoints_of(&p->flow, false, &ends);
 	if (!checked) {
-		bpf_map_update_elem(&returned, &c, &now_ns, BPF_ANY);
+		bpf_map_update_elem(&returned, &ends, &now_ns, BPF_ANY);
 		return VERDICT_PASS_KERNEL_COOKIE;
 	}
 	if (checked != -ENOENT)
 		return VERDICT_PASS_NO_COOKIE; /* fail open: tcp_syncookies is 0 */
-	const u64 *when = bpf_map_lookup_elem(&returned, &c);
+	const u64 *when = bpf_map_lookup_elem(&returned, &ends);
 	if (when && !bimodal_passed(*when, now_ns, BEHIND_NS))
 		return VERDICT_PASS_BEHIND;
 	return VERDICT_DROP_BAD_COOKIE;

@@ -10,16 +10,6 @@
 #include "memo.h"
 #include "translate.h"
 
-enum icmp_layout {
-	ICMP_LENGTH = 8,
-	ICMP_CHECKSUM = 2,
-	ICMP_UNREACHABLE = 3,
-	ICMP_TIME_EXCEEDED = 11,
-	ICMP_PARAMETER = 12,
-	ICMP6_UNREACHABLE = 1,
-	ICMP6_PARAMETER = 4,
-};
-
 /* Where the quoted TCP header is, and whose it is. */
 struct quote {
 	struct flow flow;

@@ -151,7 +151,7 @@ GLOBAL bool bare_write(struct __sk_buff *skb, const struct packet *p, const stru
 
 INLINE u32 tick_now(void)
 {
-	return (u32)(bpf_ktime_get_coarse_ns() >> 20);
+	return (u32)(bpf_ktime_get_coarse_ns() >> TSVAL_SHIFT_NS);
 }
 
 /* Until the SYN-ACK comes, `delta` is when the last SYN was sent and
@@ -216,7 +216,7 @@ NOINLINE int proxy_new(struct __sk_buff *skb, const struct packet *p, const stru
 	struct packet first;
 	struct proof proof;
 
-	if (proxy_proves(p, service, &now, &proof, &first)) {
+	if (echoes_an_edge(skb, p) && proxy_proves(p, service, &now, &proof, &first)) {
 		if (connection_was(&first, &now, CONNECTION_ESTABLISHED))
 			return next(id, VERDICT_PASS_REPLAYED);
 		return proxy_begin(skb, &first, id, &proof);

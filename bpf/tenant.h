@@ -22,6 +22,10 @@
 
 /* How long an idle connection is kept: as connection tracking does. */
 #define TENANT_IDLE_NS (5ULL * 24 * 3600 * 1000 * 1000 * 1000)
+/* One that has an end: the other one may be gone, and nobody be told. An upload goes
+ * on in that state as long as the server acknowledges. Of a RST nothing else tells
+ * whether it was the client's. */
+#define TENANT_ENDING_NS (5ULL * 60 * 1000 * 1000 * 1000)
 /* Less than clients wait before they send again (RFC 6298 2.4, in practice). */
 #define TENANT_SYN_NS (100ULL * 1000 * 1000)
 /* Not every packet writes to the map. */
@@ -29,7 +33,7 @@
 
 /* The largest window that TCP can announce, 1 GiB, is more than any client's:
  * 8 MiB are taken for one, in units of 64 KiB. */
-enum { TENANT_WINDOW_HIGH = 128, TENANT_SENT_MOST = 1 << 16 };
+enum { TENANT_WINDOW_HIGH = 128 };
 
 /* ---- how a connection stands --------------------------------------------- */
 
@@ -46,15 +50,14 @@ INLINE bool seq_is_plausible(const struct translation *t, u32 seq)
 	return (u16)(ahead + 1) <= TENANT_WINDOW_HIGH;
 }
 
-/* Whether a packet can be another connection's first one. No proof is asked for
- * of what fits this one, in the first 64 KiB of the server: of another client's cookies
- * one in 65,536 does, of his numbers one in 512. */
+/* Whether a packet can be another connection's first one. Of what fits one that lives
+ * no proof is asked for: a guess in 2^25 is right, so that a connection of many packets
+ * would be cut some day. Of other connections' numbers one in 508 fits. */
 INLINE bool tenant_doubts(const struct translation *t, const struct packet *p)
 {
 	if (p->seq - 1 == t->client_isn && p->ack - 1 == t->cookie)
 		return false;
-	return !tenant_lives(t) || !seq_is_plausible(t, p->seq) ||
-	       p->ack - 1 - t->cookie > TENANT_SENT_MOST;
+	return !tenant_lives(t) || !seq_is_plausible(t, p->seq);
 }
 
 INLINE void tenant_expire(struct translation *t, u64 after_ns)
@@ -63,6 +66,13 @@ INLINE void tenant_expire(struct translation *t, u64 after_ns)
 
 	if (at - t->expires_ns > TENANT_REFRESH_NS) /* also if it is to be sooner */
 		t->expires_ns = at;
+}
+
+INLINE u64 tenant_keeps_ns(const struct translation *t)
+{
+	if (t->state == TRANSLATION_ESTABLISHED)
+		return TENANT_IDLE_NS;
+	return tenant_lives(t) ? TENANT_ENDING_NS : LINGER_NS;
 }
 
 INLINE void tenant_fin(struct translation *t, enum translation_state mine,
@@ -80,7 +90,7 @@ INLINE void tenant_hears_client(const struct packet *p, struct translation *t)
 	if (!seq_is_plausible(t, p->seq))
 		return;
 	if (p->flags & TCP_RST)
-		tenant_expire(t, LINGER_NS);
+		tenant_expire(t, TENANT_ENDING_NS);
 	else if (p->flags & TCP_FIN)
 		tenant_fin(t, TRANSLATION_CLIENT_FIN, TRANSLATION_SERVER_FIN);
 }
@@ -97,10 +107,37 @@ INLINE void tenant_hears_server(const struct packet *p, struct translation *t)
 	if (p->flags & TCP_FIN)
 		tenant_fin(t, TRANSLATION_SERVER_FIN, TRANSLATION_CLIENT_FIN);
 	if (t->state >= TRANSLATION_ESTABLISHED)
-		tenant_expire(t, tenant_lives(t) ? TENANT_IDLE_NS : LINGER_NS);
+		tenant_expire(t, tenant_keeps_ns(t));
 }
 
 /* ---- to the server ------------------------------------------------------- */
+
+enum { ECHO_EPOCHS_AHEAD = 2, ECHO_EPOCHS = 6 };
+
+/*
+ * Whether a packet can answer a SYN-ACK of an edge: its TSecr is then a TSval of
+ * the last epochs. Connections that are not translated come by here, too, and one
+ * guess in 2^24 is right: nearly all of them are told apart by their servers'
+ * timestamps, at the cost of no MAC.
+ */
+GLOBAL bool echoes_an_edge(struct __sk_buff *skb, const struct packet *p)
+{
+	const void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	u32 zero = 0;
+	const struct agent_clock *c = bpf_map_lookup_elem(&clock, &zero);
+	struct tcp_options o;
+
+	if (!p || !c)
+		return false;
+	options_read(packet_at_transport(data, p) + TCP_LENGTH, end, p->tcp_length - TCP_LENGTH,
+		     &o);
+	if (!o.timestamps) /* nothing tells */
+		return true;
+	struct moment now = moment_now();
+	u64 ticks = c->epoch_ns >> TSVAL_SHIFT_NS;
+	u32 latest = (u32)((now.clock_ns >> TSVAL_SHIFT_NS) + ECHO_EPOCHS_AHEAD * ticks);
+	return latest - BE32(o.tsecr_be) <= ECHO_EPOCHS * ticks;
+}
 
 /* The memory of connections has it from now on. */
 INLINE void tenant_established(const struct endpoints *e, u32 client_isn)

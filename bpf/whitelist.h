@@ -20,6 +20,7 @@
 enum {
 	WHITELIST_BURST_NS = 1000 * 1000 * 1000, /* SYNs of a second may come at once */
 	WHITELIST_WORD_BITS = 32,
+	WHITELIST_TRIES = 3,
 };
 
 /* The size is set when loading. */
@@ -68,6 +69,22 @@ INLINE bool whitelist_add(const struct flow *f, const struct service *service, u
 	return !bpf_map_update_elem(&whitelist, &key, &entry, BPF_ANY);
 }
 
+/* Many clients may share an entry, and come in on several CPUs: who loses the race
+ * for a token three times has none. */
+INLINE bool whitelist_spends(struct whitelisted *known, u32 interval_ns, u64 now_ns)
+{
+	for (int i = 0; i < WHITELIST_TRIES; i++) {
+		u64 before = known->spent_ns;
+		u64 after = bucket_after(before, interval_ns, WHITELIST_BURST_NS, now_ns);
+
+		if (!after)
+			return false;
+		if (__sync_val_compare_and_swap(&known->spent_ns, before, after) == before)
+			return true;
+	}
+	return false;
+}
+
 /* What becomes of a SYN, a verdict; VERDICT_ANSWER_CHALLENGE: its source is not
  * listed. Global, so that what follows it is not verified for each of its ways. */
 GLOBAL int whitelist_opens(const struct flow *f, const struct service *service, u32 id, u64 now_ns)
@@ -83,12 +100,8 @@ GLOBAL int whitelist_opens(const struct flow *f, const struct service *service, 
 		known->until_ns = now_ns;
 		return VERDICT_ANSWER_CHALLENGE;
 	}
-	u64 before = known->spent_ns;
-	u64 after = bucket_after(before, service->auth_interval_ns, WHITELIST_BURST_NS, now_ns);
-	/* Fail closed: the client sends its SYN again. Who loses the race for a
-	 * token has none. */
-	if ((!after || __sync_val_compare_and_swap(&known->spent_ns, before, after) != before) &&
-	    !source_allowed(f))
+	/* Fail closed: the client sends its SYN again. */
+	if (!whitelist_spends(known, service->auth_interval_ns, now_ns) && !source_allowed(f))
 		return VERDICT_DROP_SYN_RATE;
 	__sync_fetch_and_add(&known->unfinished, 1);
 	struct flow begun = flow_reverse(f);

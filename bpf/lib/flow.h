@@ -36,4 +36,26 @@ INLINE struct flow flow_reverse(const struct flow *f)
 	return r;
 }
 
+/* `reply`: the flow runs from the server to the client. */
+INLINE void endpoints_of(const struct flow *f, bool reply, struct endpoints *e)
+{
+	const u32 *client = reply ? f->destination : f->source;
+	const u32 *server = reply ? f->source : f->destination;
+	u32 ports = reply ? f->ports << 16 | f->ports >> 16 : f->ports;
+	u32 mapped = f->v6 ? 0 : BE32(0xffff);
+
+	*e = (struct endpoints){
+		.client_be = { 0, 0, mapped, BE32(client[0]) },
+		.server_be = { 0, 0, mapped, BE32(server[0]) },
+		.client_port_be = BE16((u16)(ports >> 16)),
+		.server_port_be = BE16((u16)ports),
+	};
+	if (!f->v6)
+		return;
+	for (int i = 0; i < 4; i++) {
+		e->client_be[i] = BE32(client[i]);
+		e->server_be[i] = BE32(server[i]);
+	}
+}
+
 #endif

@@ -41,6 +41,16 @@ enum ip_protocol {
 	PROTOCOL_DESTINATION = 60,
 };
 
+enum icmp_layout {
+	ICMP_LENGTH = 8,
+	ICMP_CHECKSUM = 2,
+	ICMP_UNREACHABLE = 3,
+	ICMP_TIME_EXCEEDED = 11,
+	ICMP_PARAMETER = 12,
+	ICMP6_UNREACHABLE = 1,
+	ICMP6_PARAMETER = 4,
+};
+
 enum tcp_flag {
 	TCP_FIN = 0x01,
 	TCP_SYN = 0x02,

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -47,11 +48,12 @@ func TestModesAreListedWithTheirFigures(t *testing.T) {
 		"edge mail always",
 		"server web off",
 	}
-	lines := strings.Split(strings.TrimSpace(c.stdout.String()), "\n")
-	for i, line := range lines {
-		if got := strings.Join(strings.Fields(line), " "); i >= len(want) || got != want[i] {
-			t.Errorf("line %d: %q", i, got)
-		}
+	var lines []string
+	for line := range strings.Lines(c.stdout.String()) {
+		lines = append(lines, strings.Join(strings.Fields(line), " "))
+	}
+	if !slices.Equal(lines, want) {
+		t.Errorf("the list is\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(want, "\n"))
 	}
 	c.stdout.Reset()
 	if err := writeModes(c.env, states); err != nil {

@@ -48,9 +48,12 @@ func authGoldens() (rows []golden) {
 	} {
 		name := services[id-1].Name + ": "
 		for kind, syn := range challengedSYNs(id) {
-			proof := passing(id, syn)
-			rows = append(rows,
-				lost(name+"SYN, "+kind, syn, verdicts[0], id), lost(name+"proof, "+kind, proof, verdicts[1], id),
+			begun, proof := lost(name+"SYN, "+kind, syn, verdicts[0], id), passing(id, syn)
+			if id == authCookie {
+				begun.answer, begun.client = cookieWords(syn)
+			}
+			rows = append(rows, begun,
+				lost(name+"proof, "+kind, proof, verdicts[1], id),
 				lost(name+"later acknowledgement, "+kind, with(proof, func(p *wire.Packet) { p.Ack++; p.Seq += 1 << 8 }), unknownTo(proof), id),
 				lost(name+"SYN-ACK with the proof's numbers, "+kind, flagged(proof, wire.SYN|wire.ACK), "drop_unverified_synack", id),
 				lost(name+"RST and ACK with the proof's numbers, "+kind, flagged(proof, wire.RST|wire.ACK), "drop_unverified_rst", id))
@@ -63,6 +66,17 @@ func authGoldens() (rows []golden) {
 			lost(name+"blind RST", flagged(four, wire.RST), "drop_unverified_rst", id))
 	}
 	return rows
+}
+
+// cookieWords are what challengedSYNs are answered with, and what the cookie keeps.
+func cookieWords(syn wire.Packet) (answer, client string) {
+	switch {
+	case len(syn.Options) == 0:
+		return "1460", "536"
+	case syn.Source.Addr().Is4():
+		return "1460 sack ts scale=9", "1460 sack ts scale=7"
+	}
+	return windows6, client6Words
 }
 
 // unknownTo is what becomes of a packet whose numbers are not the challenge's.

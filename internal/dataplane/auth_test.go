@@ -395,29 +395,3 @@ func readChallenges(t *testing.T) []vector.Challenge {
 	}
 	return f.Vectors
 }
-
-// Each way of forwarding leaves the programs other code to be verified, and
-// another depth of stack. The verifier gives up at a million instructions.
-func TestStrategiesLoadWithEveryWayOfForwarding(t *testing.T) {
-	const most = 700_000
-	for _, forward := range []Forwarding{Bridge, Route, Local} {
-		e := newEdge(t, func(c *EdgeConfig) {
-			c.Forward = forward
-			c.Services = slices.Clone(c.Services)
-			if forward != Local {
-				c.Services[0].Strategy = policy.Proxy
-			}
-			c.Services[0].MinTTL, c.Services[0].PacketsPerFlow = 5, 5
-			c.Floods.DropOther, c.Floods.Answers, c.Floods.Network4, c.Floods.Network6 = true, 1000, 24, 48
-		})
-		info, err := e.EdgeOutside.Info()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n, known := info.VerifiedInstructions(); known && n > most {
-			t.Errorf("forwarding %d: %d instructions were verified, more than %d", forward, n, most)
-		} else {
-			t.Logf("forwarding %d: %d instructions verified", forward, n)
-		}
-	}
-}

@@ -58,13 +58,12 @@ const (
 	hostKernelChangeCauseCHANGE_ORDERED hostKernelChangeCause = 4
 )
 
-type hostKernelConnection struct {
+type hostKernelEndpoints struct {
 	_            structs.HostLayout
 	ClientBe     [4]uint32
 	ServerBe     [4]uint32
 	ClientPortBe uint16
 	ServerPortBe uint16
-	ClientIsn    uint32
 }
 
 type hostKernelHostFacts struct {

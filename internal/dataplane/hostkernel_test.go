@@ -452,9 +452,9 @@ func TestPacketsToAFloodedPortEndAsTheTableSays(t *testing.T) {
 // forgetReturned makes all cookies that came back old.
 func (h kernelHostAgent) forgetReturned() {
 	h.t.Helper()
-	var flow hostKernelConnection
+	var flow hostKernelEndpoints
 	var when uint64
-	var all []hostKernelConnection
+	var all []hostKernelEndpoints
 	for entries := h.Returned.Iterate(); entries.Next(&flow, &when); {
 		all = append(all, flow)
 	}

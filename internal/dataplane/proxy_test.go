@@ -3,6 +3,7 @@ package dataplane
 import (
 	"bytes"
 	"encoding/binary"
+	"math"
 	"net/netip"
 	"slices"
 	"testing"
@@ -58,15 +59,19 @@ func (s proxyAgent) fromServer(frame []byte) outcome {
 	return s.run(s.ProxyIngress, frame)
 }
 
+// stampNow is the TSval of a SYN-ACK to a client with SACK and a scale of 7.
+func (s proxyAgent) stampNow() uint32 { return uint32(s.clockNow()>>20)&^0x3f | 0x10 | 7 }
+
 // firstOf is the packet with which a client answers the SYN-ACK, and what he has
-// said of himself: a scale of 7, SACK, with timestamps or without.
-func firstOf(syn wire.Packet, stamps bool) wire.Packet {
+// said of himself: a scale of 7, SACK. He echoes the SYN-ACK's TSval, 0: he has no
+// timestamps.
+func firstOf(syn wire.Packet, tsval uint32) wire.Packet {
 	f, code := cookie.Flow{Source: syn.Source, Destination: syn.To}, uint8(5<<2|3) // scale 7, the largest MSS
 	first := syn
 	first.Options = nil
-	if stamps {
+	if tsval != 0 {
 		code = map[bool]uint8{true: 25, false: 23}[syn.Source.Addr().Is4()]
-		first.Options = octets(nopStamps, 77, 0x5000|0x10|7)
+		first.Options = octets(nopStamps, 77, tsval)
 	}
 	first.Flags, first.Seq, first.Ack, first.Window = wire.ACK, syn.Seq+1, cookie.Make(mainSlot, f, syn.Seq, code)+1, 502
 	return first
@@ -100,7 +105,7 @@ func TestProxiedPacketsTakeTheKernelsPath(t *testing.T) {
 		if got := e.outside(frame); got.verdict != "answer_syn" || !bytes.Equal(got.out, model.Answer(frame, wire.Read(frame), 0)) {
 			t.Errorf("%s: %s with %x", syn.Source, got.verdict, got.out)
 		}
-		first := firstOf(syn, false)
+		first := firstOf(syn, 0)
 		question, other := first, with(first, func(p *wire.Packet) { p.Source = portAfter(p.Source) })
 		question.Seq--
 		other.Seq--
@@ -143,7 +148,7 @@ func TestIdleProxiedConnectionIsKnown(t *testing.T) {
 			verdict string
 		}{
 			{"idle", monotonic(t) + uint64(time.Hour), client, "pass_proxied"},
-			{"idle, its RST", monotonic(t) + uint64(time.Hour), flagged(client, wire.RST), "pass_proxied"},
+			{"idle, its RST", monotonic(t) + uint64(time.Hour), flagged(client, wire.RST), "drop_unverified_rst"},
 			{"another's", monotonic(t) + uint64(time.Hour), other, "drop_bad_cookie"},
 			{"over", 1, client, "drop_bad_cookie"},
 		} {
@@ -165,13 +170,41 @@ func TestIdleProxiedConnectionIsKnown(t *testing.T) {
 	}
 }
 
+// Connections that nobody translates come by, too, and their numbers may be a valid
+// cookie's by chance. What their servers' timestamps rule out is left alone.
+func TestEchoOfAnotherClockBeginsNoProxiedConnection(t *testing.T) {
+	s := newProxy(t)
+	s.setEpoch(mainSlot.Epoch, shortEpoch)
+	const epoch int32 = shortEpoch >> 20
+	for _, syn := range []wire.Packet{syn4(""), syn6("")} {
+		for _, c := range []struct {
+			age     int32 // of the TSval, in its ticks
+			verdict string
+		}{
+			{5 * epoch, "pass_unproven"}, {math.MinInt32, "pass_unproven"}, {-3 * epoch, "pass_unproven"},
+			{-epoch, "setup_translated"}, {3 * epoch, "setup_translated"},
+		} {
+			first := firstOf(syn, s.stampNow()-uint32(c.age))
+			got := s.toServer(first.Frame())
+			if got.verdict != c.verdict || c.verdict == "pass_unproven" && !bytes.Equal(got.out, first.Frame()) {
+				t.Errorf("%s, %d ticks old: %s, want %s", syn.Source, c.age, got.verdict, c.verdict)
+			}
+			syn.Source = portAfter(syn.Source)
+		}
+	}
+}
+
 // The first packet becomes the SYN that its client has sent; what the server
 // answers becomes the window update, also when it answers again.
 func TestProxyMakesAHandshakeOfTheFirstPacket(t *testing.T) {
 	for _, stamps := range []bool{false, true} {
 		s := newProxy(t)
 		for _, syn := range []wire.Packet{syn4(""), syn6("")} {
-			first := firstOf(syn, stamps)
+			var tsval uint32
+			if stamps {
+				tsval = s.stampNow()
+			}
+			first := firstOf(syn, tsval)
 			first.Payload = []byte("comes again")
 			want := first
 			want.Flags, want.Seq, want.Ack, want.Window, want.Payload = wire.SYN, syn.Seq, 0, 0xffff, nil
@@ -184,7 +217,7 @@ func TestProxyMakesAHandshakeOfTheFirstPacket(t *testing.T) {
 			if stamps {
 				want.Options = octets(0x02040000|firstMSS(syn), 0x0402080a, 77, 0, 0x01030307)
 				answer.Options = octets(0x020405b4, 0x0402080a, 900, 77, 0x01030309)
-				update.Options = octets(nopStamps, 0x5000|0x10|7, 77)
+				update.Options = octets(nopStamps, tsval, 77)
 			}
 			if got := s.toServer(first.Frame()); got.verdict != "setup_translated" || !bytes.Equal(got.out, want.Frame()) {
 				t.Fatalf("%s, timestamps %t: %s\ngot  %x\nwant %x", syn.Source, stamps, got.verdict, got.out, want.Frame())
@@ -227,7 +260,7 @@ func TestProxyTellsAnOldConnectionFromARefusal(t *testing.T) {
 	s := newProxy(t)
 	raiseLoopback(t)
 	for _, syn := range []wire.Packet{syn4(""), syn6("")} {
-		first := firstOf(syn, false)
+		first := firstOf(syn, 0)
 		s.toServer(first.Frame())
 		stale := reversed(first)
 		stale.Flags, stale.Seq, stale.Ack = wire.ACK, 4000, 5000
@@ -261,7 +294,7 @@ func TestProxyHasRoomForSoMany(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	first := firstOf(syn, false)
+	first := firstOf(syn, 0)
 	s.toServer(first.Frame())
 	answer := reversed(first)
 	answer.Flags, answer.Seq, answer.Ack = wire.SYN|wire.ACK, 1, syn.Seq+1
@@ -308,7 +341,7 @@ func TestSYNsAreSentAgainAndAtLastGivenUp(t *testing.T) {
 func TestResetOfASilentServerIsARefusal(t *testing.T) {
 	s := newProxy(t)
 	for _, syn := range []wire.Packet{syn4(""), syn6("")} {
-		first := firstOf(syn, true)
+		first := firstOf(syn, s.stampNow())
 		s.toServer(first.Frame())
 		var kept serverSynKept
 		if err := s.Syns.Lookup(endpointsOf(first), &kept); err != nil {

@@ -118,7 +118,7 @@ func tcpFlagsAt(p wire.Packet) int {
 // Both FINs, or a RST of the server, are the end; a client's RST alone is not.
 func TestEndsOfTenantsConnectionsAreRead(t *testing.T) {
 	s := newTenants(t)
-	closed, live := uint8(serverTranslationStateTRANSLATION_CLOSED), uint64(time.Hour)
+	closed, live, ending := uint8(serverTranslationStateTRANSLATION_CLOSED), uint64(time.Hour), uint64(6*time.Minute)
 	for _, client := range bothFamilies() {
 		client.Seq, client.Payload = usualTranslation.ClientIsn+1, nil
 		server := reversed(client)
@@ -136,16 +136,16 @@ func TestEndsOfTenantsConnectionsAreRead(t *testing.T) {
 			within uint64
 		}{
 			{"nothing", []event{{true, ack, 0}}, usualTranslation.State, 6 * 24 * live},
-			{"client's FIN", []event{{false, fin, 0}, {true, ack, 0}}, uint8(serverTranslationStateTRANSLATION_CLIENT_FIN), 6 * 24 * live},
-			{"server's FIN", []event{{true, fin, 0}}, uint8(serverTranslationStateTRANSLATION_SERVER_FIN), 6 * 24 * live},
+			{"client's FIN", []event{{false, fin, 0}, {true, ack, 0}}, uint8(serverTranslationStateTRANSLATION_CLIENT_FIN), ending},
+			{"server's FIN", []event{{true, fin, 0}}, uint8(serverTranslationStateTRANSLATION_SERVER_FIN), ending},
 			{"both, client first", []event{{false, fin, 0}, {true, fin, 0}}, closed, 65e9},
 			{"both, server first", []event{{true, fin, 0}, {false, fin, 0}, {true, ack, 0}}, closed, 65e9},
-			{"the same FIN twice", []event{{true, fin, 0}, {true, fin, 0}}, uint8(serverTranslationStateTRANSLATION_SERVER_FIN), 6 * 24 * live},
+			{"the same FIN twice", []event{{true, fin, 0}, {true, fin, 0}}, uint8(serverTranslationStateTRANSLATION_SERVER_FIN), ending},
 			{"server's RST", []event{{true, rst, 0}}, closed, 2e9},
-			{"client's RST", []event{{true, ack, 0}, {false, rst, 0}}, usualTranslation.State, 65e9},
+			{"client's RST", []event{{true, ack, 0}, {false, rst, 0}}, usualTranslation.State, ending},
 			{"client's RST, the server goes on", []event{{false, rst, 0}, {true, ack, 0}}, usualTranslation.State, 6 * 24 * live},
 			{"forged RST", []event{{true, ack, 0}, {false, rst, 1 << 30}}, usualTranslation.State, 6 * 24 * live},
-			{"forged FIN", []event{{false, fin, 1 << 31}, {true, fin, 0}}, uint8(serverTranslationStateTRANSLATION_SERVER_FIN), 6 * 24 * live},
+			{"forged FIN", []event{{false, fin, 1 << 31}, {true, fin, 0}}, uint8(serverTranslationStateTRANSLATION_SERVER_FIN), ending},
 		} {
 			key := s.translated(client, func(v *serverTranslation) { v.ExpiresNs = monotonic(t) + 64e9 })
 			for _, e := range c.events {

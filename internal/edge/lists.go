@@ -44,7 +44,7 @@ type Lister interface {
 var _ Lister = (*dataplane.Edge)(nil)
 
 // SweepLists removes what has expired, beside the daemon's other work: a million
-// prefixes take about a second. The channel is closed when it has ended.
+// prefixes take some seconds. The channel is closed when it has ended.
 func SweepLists(ctx context.Context, log *slog.Logger, agent Lister) <-chan struct{} {
 	ended := make(chan struct{})
 	go func() {

@@ -40,6 +40,14 @@ func newFlooded(t *testing.T, more string) flooded {
 	return f
 }
 
+// restart starts the edge's daemon anew with more in its configuration.
+func (f flooded) restart(more string) {
+	f.t.Helper()
+	f.edge.kill(f.t)
+	f.edge.args = []string{"edge", "-c", fileOf(f.t, f.Lab, "edge.yaml", f.EdgeConfig(keysOf(f.t, f.Lab))+more)}
+	f.edge.start(f.t)
+}
+
 // list carries out deny or allow at the edge, which has to succeed.
 func (f flooded) list(args ...string) string {
 	f.t.Helper()
@@ -64,15 +72,21 @@ func (f flooded) listed(list string) map[string]any {
 	return by
 }
 
-func (f flooded) served(ipv6 bool) bool {
-	out, err := curl(f.Client.Namespace, "--max-time", "2", url(f.Lab, ipv6, "/hello"))
+// How long a request has that shall be served, and one that shall not.
+const (
+	patient = 10 * time.Second
+	brief   = 2 * time.Second
+)
+
+func (f flooded) served(ipv6 bool, within time.Duration) bool {
+	out, err := curl(f.Client.Namespace, "--max-time", fmt.Sprint(within.Seconds()), url(f.Lab, ipv6, "/hello"))
 	return err == nil && out == "hello\n"
 }
 
 func (f flooded) mustServe(what string, want bool) {
 	f.t.Helper()
 	for _, ipv6 := range []bool{false, true} {
-		if f.served(ipv6) != want {
+		if f.served(ipv6, map[bool]time.Duration{true: patient, false: brief}[want]) != want {
 			f.t.Errorf("%s: served over %s is %v", what, family(ipv6), !want)
 		}
 	}
@@ -101,7 +115,7 @@ func TestListsChangeWithoutADaemon(t *testing.T) {
 	if got := f.listed("deny"); len(got) != 1 || got[f.Client.IPv4.String()+"/32"] != "command" {
 		t.Errorf("after the daemon's start: %v", got)
 	}
-	if f.served(false) || !f.served(true) {
+	if f.served(false, brief) || !f.served(true, patient) {
 		t.Error("the next daemon has lost what is denied")
 	}
 }
@@ -135,10 +149,10 @@ func TestConnectionOfADeniedSourceIsCutAndGoesOnAfterwards(t *testing.T) {
 
 func TestExpiryNeedsNoDaemon(t *testing.T) {
 	f := newFlooded(t, "")
-	f.list("deny", "add", f.Client.IPv4.String(), f.Client.IPv6.String(), "--for", "4s")
+	f.list("deny", "add", f.Client.IPv4.String(), f.Client.IPv6.String(), "--for", "10s")
 	f.edge.kill(t)
 	f.mustServe("in time", false)
-	eventually(t, 20*time.Second, "they are served again", func() bool { return f.served(false) && f.served(true) })
+	eventually(t, 20*time.Second, "they are served again", func() bool { return f.served(false, brief) && f.served(true, brief) })
 	if got := f.listed("deny"); len(got) != 0 {
 		t.Errorf("what has expired is listed: %v", got)
 	}
@@ -146,20 +160,13 @@ func TestExpiryNeedsNoDaemon(t *testing.T) {
 
 func TestListsOfTheConfigurationComeAndGo(t *testing.T) {
 	f := newFlooded(t, "")
-	with := func(more string) {
-		t.Helper()
-		f.edge.kill(t)
-		file := fileOf(t, f.Lab, "edge.yaml", f.EdgeConfig(keysOf(t, f.Lab))+more)
-		f.edge.args = []string{"edge", "-c", file}
-		f.edge.start(t)
-	}
 	many := fileOf(t, f.Lab, "bad", "# who floods\n"+f.Client.IPv6.String()+"\n10.0.0.0/9\n")
-	with(fmt.Sprintf("deny: [%s]\ndeny_file: %s\n", f.Client.IPv4, many))
+	f.restart(fmt.Sprintf("deny: [%s]\ndeny_file: %s\n", f.Client.IPv4, many))
 	f.mustServe("denied", false)
 	if got := f.listed("deny"); len(got) != 3 || got["10.0.0.0/9"] != "configuration" {
 		t.Errorf("the list has %v", got)
 	}
-	with("")
+	f.restart("")
 	f.mustServe("no longer in the file", true)
 	wrong := fileOf(t, f.Lab, "wrong", "10.0.0.0/8\n\n10.0.0.1/8\n")
 	file := fileOf(t, f.Lab, "other.yaml", f.EdgeConfig(keysOf(t, f.Lab))+"deny_file: "+wrong+"\n")
@@ -215,13 +222,6 @@ func bypassOf(l flooded, port string, syns int) string {
 		l.Client.IPv4, l.Client.IPv6, port, syns)
 }
 
-func (f flooded) restart(more string) {
-	f.t.Helper()
-	f.edge.kill(f.t)
-	f.edge.args = []string{"edge", "-c", fileOf(f.t, f.Lab, "edge.yaml", f.EdgeConfig(keysOf(f.t, f.Lab))+more)}
-	f.edge.start(f.t)
-}
-
 func TestBypassReachesTheServerWithinItsRate(t *testing.T) {
 	f := newFlooded(t, "")
 	f.restart(bypassOf(f, f.Edge.Outside[0], 1000))
@@ -253,15 +253,17 @@ func TestBypassReachesTheServerWithinItsRate(t *testing.T) {
 	})
 }
 
-// A flood that bears the addresses of a client's network: the client's SYNs are
-// beyond the limit, too, and one of them gets through.
+// A flood that bears the addresses of a client's network: half of the client's SYNs
+// are beyond the limit, too, and one of the ten that Linux sends in a minute gets
+// through.
 func TestRepeatedSynsGetThroughTheLimitOfAnswers(t *testing.T) {
-	const limit, flood = 500, 4000
+	const limit, flood = 2000, 4000
 	f := newFlooded(t, fmt.Sprintf("answers_per_network: %d\n", limit))
 	network, err := f.Client.IPv4.Prefix(24)
 	if err != nil {
 		t.Fatal(err)
 	}
+	begun := time.Now()
 	attack, err := f.StartFlood(lab.FloodOptions{Rate: flood, Sources: network})
 	if err != nil {
 		t.Fatal(err)
@@ -271,7 +273,7 @@ func TestRepeatedSynsGetThroughTheLimitOfAnswers(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	eventually(t, 20*time.Second, "the limit is reached", func() bool { return verdictsOf(t, f.Lab, "edge")["drop_answer_limit"] > 2*flood })
+	eventually(t, 20*time.Second, "the limit is reached", func() bool { return verdictsOf(t, f.Lab, "edge")["drop_answer_limit"] > 2*limit })
 	served := 0
 	const tries = 4
 	for range tries {
@@ -283,12 +285,13 @@ func TestRepeatedSynsGetThroughTheLimitOfAnswers(t *testing.T) {
 		t.Errorf("%d of %d requests are served", served, tries)
 	}
 	got := verdictsOf(t, f.Lab, "edge")
-	share := float64(got["answer_syn"]) / float64(got["answer_syn"]+got["drop_answer_limit"])
-	t.Logf("%.3f of the SYNs are answered: %d and %d", share, got["answer_syn"], got["drop_answer_limit"])
-	if share > 3*float64(limit)/flood {
-		t.Error("that is more than the limit")
+	seconds := time.Since(begun).Seconds()
+	t.Logf("%d SYNs are answered in %.1f s, %d are not", got["answer_syn"], seconds, got["drop_answer_limit"])
+	// A second more, since the first window takes its whole share at once.
+	if most := 1.25 * limit * (seconds + 1); float64(got["answer_syn"]) > most {
+		t.Errorf("the limit are %.0f answers", most)
 	}
-	if !f.served(true) {
+	if !f.served(true, patient) {
 		t.Error("another network is not served")
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -284,7 +286,7 @@ func TestKernelCookiesComeAndGoUnderLiveConnections(t *testing.T) {
 	newTalks(t, l, 2)
 	host.start(t) // and takes over
 	counts := host.awaitMode(t, "passive", 4)
-	if counts.SYNs < 2*aFlood/10 || counts.Calm != 0 && counts.CalmS < 2 {
+	if counts.SYNs < 2*aFlood/10 || counts.CalmS < 2 {
 		t.Errorf("the next daemon has lost the counts: %+v", counts)
 	}
 	if web := host.portModes(t)[lab.HTTPPort]; web.Mode != "passive" || web.Changes != 0 {
@@ -346,10 +348,32 @@ func TestStatusShowsThePortsOfKernelCookies(t *testing.T) {
 		t.Fatalf("status: %v: %s", err, out)
 	}
 	fields := strings.Join(strings.Fields(string(out)), " ")
-	for _, want := range []string{"port mode SYNs answered changes of mode", "80 always 2 2 1", "8007 always 0 0 0", "host 2 answer_syn", "host 2 pass_kernel_cookie"} {
+	for _, want := range []string{"port mode SYNs answered changes of mode", "8007 always 0 0 0"} {
 		if !strings.Contains(fields, want) {
 			t.Errorf("%q is not in %s", want, out)
 		}
+	}
+	numbers := func(pattern string) []uint64 {
+		t.Helper()
+		found := regexp.MustCompile(pattern).FindStringSubmatch(fields)
+		if found == nil {
+			t.Fatalf("%q is not in %s", pattern, out)
+		}
+		var all []uint64
+		for _, text := range found[1:] {
+			n, err := strconv.ParseUint(text, 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, n)
+		}
+		return all
+	}
+	web := numbers(`\b80 always (\d+) (\d+) 1\b`)
+	answers, taken := numbers(`\bhost (\d+) answer_syn\b`)[0], numbers(`\bhost (\d+) pass_kernel_cookie\b`)[0]
+	// A SYN or an ACK that is repeated counts again.
+	if syns, answered := web[0], web[1]; answered < 2 || syns < answered || answers != answered || taken < 2 {
+		t.Errorf("two requests, %d SYNs, %d answered, %d verdicts, %d cookies taken", syns, answered, answers, taken)
 	}
 }
 

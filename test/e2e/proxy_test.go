@@ -153,6 +153,7 @@ func TestProxyHandsOnTheServersRefusal(t *testing.T) {
 // A server that says nothing is asked again three times; then the client is told,
 // with the number that he waits for.
 func TestProxyTellsOfASilentServer(t *testing.T) {
+	need(t, "nft")
 	for _, shape := range wireProxies {
 		t.Run(shape.name, func(t *testing.T) {
 			t.Parallel()

@@ -34,7 +34,7 @@ const strategyHead = `| defence | SYNs/s | answered | served | p50 | p99 | first
 // STRATEGY_TABLE=FILE the figures are written there.
 func TestStrategiesAtFullRate(t *testing.T) {
 	table := strategyHead
-	for _, s := range built() {
+	for _, s := range strategies {
 		t.Run(s.defence, func(t *testing.T) {
 			report := labJSON(t, "--defence", s.defence, "--flood", lab.MaxRate.String(), "--duration", strategyFloodTime().String())
 			table += strategyRow(t, s.defence, report)

@@ -54,7 +54,7 @@ type trialOf struct {
 // What every strategy must pass, whatever client comes.
 func TestStrategies(t *testing.T) {
 	need(t, "ss")
-	for _, s := range built() {
+	for _, s := range strategies {
 		t.Run(s.defence, func(t *testing.T) {
 			trial := s.begin(t, lab.Options{})
 			t.Run("first contact", trial.firstContact)
@@ -70,7 +70,7 @@ func TestStrategies(t *testing.T) {
 
 // Streams across a bad line end, and are whole.
 func TestStrategiesOnABadLine(t *testing.T) {
-	for _, s := range built() {
+	for _, s := range strategies {
 		t.Run(s.defence, func(t *testing.T) {
 			trial := s.begin(t, lab.Options{Wire: &badwire.Faults{Loss: 5, Delay: 2 * time.Millisecond, Seed: 1}})
 			everyStack(t, trial.lab, trial.stacks, func(t *testing.T, from stackUnderTest, address string) {
