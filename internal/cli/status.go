@@ -19,8 +19,9 @@ func newStatusCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show what the agents on this host have decided",
-		Long:  "Prints how many packets met each verdict since the agents were first attached. It needs no daemon.",
-		Args:  cobra.NoArgs,
+		Long: "Prints how many packets met each verdict since the agents were first attached, the modes of services\n" +
+			"that are not always defended, and of ports with the kernel's own cookies. It needs no daemon.",
+		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if output != "text" && output != "json" {
 				return usageErrorf("unknown output %q: text or json", output)
@@ -91,11 +92,14 @@ func writeVerdicts(env *environment, agents map[string]map[string]uint64) error 
 	return table.Flush()
 }
 
-// writeStatusJSON adds the ports to the agents, where there are any.
+// writeStatusJSON adds services and ports to the agents, where there are any.
 func writeStatusJSON(env *environment, s status) error {
 	all := make(map[string]any, len(s.verdicts)+1)
 	for agent, verdicts := range s.verdicts {
 		all[agent] = verdicts
+	}
+	if len(s.states) > 0 {
+		all["services"] = statesJSON(s.states)
 	}
 	if len(s.ports) > 0 {
 		all["ports"] = s.ports
