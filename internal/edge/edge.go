@@ -114,6 +114,9 @@ func start(c *config.Edge, o Options, keeper *upkeep.Keeper, pins *dataplane.Pin
 	if err == nil {
 		err = agent.TryTransmit()
 	}
+	if err == nil {
+		err = proxy.keep(o.Pins)
+	}
 	if err != nil {
 		agent.Undo(pins)
 		proxy.undo()
@@ -121,7 +124,7 @@ func start(c *config.Edge, o Options, keeper *upkeep.Keeper, pins *dataplane.Pin
 		agent.Close()
 		return nil, nil, err
 	}
-	return agent, proxy, proxy.keep(o.Pins)
+	return agent, proxy, nil
 }
 
 // learning is how long unknown flows pass: not at all where the filter of an

@@ -190,7 +190,11 @@ func attach(c Config, o Options, services []policy.Service) (*agents, error) {
 		a.close()
 		return nil, err
 	}
-	if err := a.load(c, services); err != nil {
+	err = a.load(c, services)
+	if err == nil { // an edge may have been here, and left its translator
+		_, err = dataplane.DetachAgent(o.Pins, dataplane.ProxyAgent)
+	}
+	if err != nil {
 		if a.edge != nil {
 			a.edge.Undo(a.edgePins)
 		}
