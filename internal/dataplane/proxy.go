@@ -117,7 +117,9 @@ func due(age time.Duration, sent int) (syn, reset bool) {
 
 // Remind sends SYNs again that have no answer, and tells clients of servers that
 // are silent. It is to be called once a second.
-func (p *Proxy) Remind() error {
+func (p *Proxy) Remind() error { return p.remindSome(sendsMost) }
+
+func (p *Proxy) remindSome(most int) error {
 	now, err := coarseNow()
 	if err != nil {
 		return err
@@ -127,7 +129,13 @@ func (p *Proxy) Remind() error {
 	for {
 		n, err := p.server.objects.HalfOpen.BatchLookup(&cursor, keys, values, nil)
 		for i := range n {
-			if values[i].expired(now) || sends >= sendsMost {
+			if values[i].expired(now) {
+				continue
+			}
+			if count := p.sent[keys[i]]; count > 0 { // also of those that have to wait
+				sent[keys[i]] = count
+			}
+			if sends >= most {
 				continue
 			}
 			done, err := p.remind(&keys[i], &values[i], now, sent)
@@ -151,9 +159,6 @@ func (p *Proxy) Remind() error {
 func (p *Proxy) remind(key *serverEndpoints, t *serverTranslation, now uint64, sent map[serverEndpoints]int) (bool, error) {
 	age := linger - time.Duration(t.ExpiresNs-now)
 	syn, reset := due(age, p.sent[*key])
-	if count := p.sent[*key]; count > 0 {
-		sent[*key] = count
-	}
 	if !syn && !reset {
 		return false, nil
 	}

@@ -358,3 +358,18 @@ func TestResetOfASilentServerIsARefusal(t *testing.T) {
 		}
 	}
 }
+
+// What has to wait for the next round keeps its count, or it would begin anew.
+func TestSYNsThatWaitForARoundKeepTheirCount(t *testing.T) {
+	s := newProxy(t)
+	first := firstOf(syn4(""), 0)
+	s.toServer(first.Frame())
+	key := endpointsOf(first)
+	s.proxy.sent[key] = 2
+	if err := s.proxy.remindSome(0); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.proxy.sent[key]; got != 2 {
+		t.Errorf("after a full round: %d were sent, want 2", got)
+	}
+}
