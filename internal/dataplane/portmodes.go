@@ -12,7 +12,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/ringbuf"
-	"golang.org/x/sys/unix"
 
 	"smartcookie/internal/policy"
 )
@@ -102,19 +101,34 @@ func readMode(from map[string]*ebpf.Map, id uint32) (m PortMode, err error) {
 	}
 	m.Mode, m.Changes, m.Calm = "passive", b.Changes, time.Duration(b.CalmNs)
 	m.CalmS = m.Calm.Seconds()
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &now); err != nil {
-		return m, fmt.Errorf("read clock: %w", err)
+	now, err := coarseNow()
+	if err != nil {
+		return m, err
 	}
 	// The next packet ends a flood whose calm time is over.
-	if b.Mode == uint32(hostKernelBimodalModeBIMODAL_FLOOD) && now.Nano()-int64(b.PressedNs) < int64(b.CalmNs) {
+	if b.Mode == uint32(hostKernelBimodalModeBIMODAL_FLOOD) && int64(now-b.PressedNs) < int64(b.CalmNs) {
 		m.Mode = "flood"
 	}
 	if m.SYNs, err = sumPerCPU(from["port_syns"], id); err != nil {
 		return m, err
 	}
-	m.Answered, err = sumPerCPU(from["counters"], id*uint32(edgeVerdictVERDICT_STRIDE)+uint32(edgeVerdictVERDICT_ANSWER_SYN))
+	m.Answered, err = sumPerCPU(from["counters"], answersOf(id))
 	return m, err
+}
+
+// answersOf is the counter of a service's answers.
+func answersOf(id uint32) uint32 {
+	return id*uint32(edgeVerdictVERDICT_STRIDE) + uint32(edgeVerdictVERDICT_ANSWER_SYN)
+}
+
+// Answered is how many SYNs to a port were answered since the agent was attached.
+func (h *HostKernel) Answered(port uint16) (uint64, error) {
+	for i := range h.config.Services {
+		if h.config.Services[i].Ports[0].Low == port {
+			return sumPerCPU(h.objects.Counters, answersOf(uint32(i+1)))
+		}
+	}
+	return 0, fmt.Errorf("port %d: %w", port, ErrNoService)
 }
 
 func sumPerCPU(m *ebpf.Map, key uint32) (total uint64, err error) {

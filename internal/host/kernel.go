@@ -43,8 +43,7 @@ type kernelHost struct {
 	log      *slog.Logger
 	lost     *edge.LossReport
 	terms    *terms
-	answered map[uint16]uint64 // when a port's flood began
-	root     string
+	answered map[uint16]uint64 // when a port's flood began, or this daemon
 }
 
 func runKernel(ctx context.Context, c Config, o Options) error {
@@ -54,7 +53,7 @@ func runKernel(ctx context.Context, c Config, o Options) error {
 	if err := edge.CheckDevice(c.Interface.Name, c.Generic, false, o.Log); err != nil {
 		return err
 	}
-	h := &kernelHost{log: o.Log, root: o.Pins, answered: make(map[uint16]uint64), lost: edge.NewLossReport(o.Log)}
+	h := &kernelHost{log: o.Log, answered: make(map[uint16]uint64), lost: edge.NewLossReport(o.Log)}
 	if err := h.serve(c); err != nil {
 		return err
 	}
@@ -66,6 +65,7 @@ func runKernel(ctx context.Context, c Config, o Options) error {
 		return err
 	}
 	defer h.close()
+	h.beginCounting()
 	changes, err := h.OpenModeChanges()
 	if err != nil {
 		return err
@@ -237,16 +237,19 @@ func (h *kernelHost) tell(c dataplane.ModeChange) {
 	h.log.Info("flood mode", "port", c.Port, "because", because, "calm", c.Calm.String())
 }
 
+// beginCounting has floods that go on from an earlier daemon counted from here.
+func (h *kernelHost) beginCounting() {
+	for i := range h.services {
+		port := h.services[i].Ports[0].Low
+		h.answered[port] = h.answeredOf(port)
+	}
+}
+
 // answeredOf is how many SYNs to a port were answered so far.
 func (h *kernelHost) answeredOf(port uint16) uint64 {
-	modes, err := dataplane.PortModes(h.root)
+	n, err := h.Answered(port)
 	if err != nil {
 		h.log.Warn(err.Error())
 	}
-	for _, m := range modes {
-		if m.Port == port {
-			return m.Answered
-		}
-	}
-	return 0
+	return n
 }
