@@ -37,7 +37,7 @@ func newModeCommand(env *environment) *cobra.Command {
 				return usageErrorf("unknown output %q: text or json", output)
 			}
 			if len(args) == 2 {
-				return setMode(env, pins, args[0], args[1])
+				return setMode(env, pins, output, args[0], args[1])
 			}
 			if err := needRoot(); err != nil {
 				return err
@@ -64,7 +64,7 @@ func modeArgs(c *cobra.Command, args []string) error {
 	return exactArgs("SERVICE", "off, monitor, auto or always")(c, args)
 }
 
-func setMode(env *environment, pins, service, name string) error {
+func setMode(env *environment, pins, output, service, name string) error {
 	mode, ok := policy.ParseMode(name)
 	if !ok {
 		return usageErrorf("unknown mode %q: off, monitor, auto or always", name)
@@ -76,10 +76,30 @@ func setMode(env *environment, pins, service, name string) error {
 	if errors.Is(err, dataplane.ErrNoService) {
 		return &usageError{err}
 	}
-	for _, s := range before {
-		fmt.Fprintf(env.stdout, "%s: %s is %s, was %s\n", s.Agent, s.Name, mode, s.Mode)
+	return errors.Join(err, writeChanges(env, before, mode, output))
+}
+
+// changeJSON is what scripts read of a change.
+type changeJSON struct {
+	Agent   string `json:"agent"`
+	Service string `json:"service"`
+	Mode    string `json:"mode"`
+	Was     string `json:"was"`
+}
+
+func writeChanges(env *environment, before []dataplane.ServiceState, mode policy.Mode, output string) error {
+	all := make([]changeJSON, len(before))
+	for i := range before {
+		s := &before[i]
+		all[i] = changeJSON{s.Agent, s.Name, mode.String(), s.Mode.String()}
+		if output == "text" {
+			fmt.Fprintf(env.stdout, "%s: %s is %s, was %s\n", s.Agent, s.Name, mode, s.Mode)
+		}
 	}
-	return err
+	if output == "text" || len(all) == 0 {
+		return nil
+	}
+	return writeJSON(env.stdout, all)
 }
 
 func writeStates(env *environment, states []dataplane.ServiceState) error {

@@ -68,3 +68,20 @@ func TestModesAreListedWithTheirFigures(t *testing.T) {
 		t.Errorf("status tells what is usual: %s", c.stdout.String())
 	}
 }
+
+func TestChangeOfModeIsTextOrJSON(t *testing.T) {
+	c := newConsole()
+	before := []dataplane.ServiceState{{Agent: "edge", Name: "web", Mode: policy.Always}}
+	for output, want := range map[string]string{
+		"text": "edge: web is monitor, was always\n",
+		"json": `[ { "agent": "edge", "service": "web", "mode": "monitor", "was": "always" } ]`,
+	} {
+		c.stdout.Reset()
+		if err := writeChanges(c.env, before, policy.Monitor, output); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(strings.Fields(c.stdout.String()), " "); got != strings.TrimSpace(want) {
+			t.Errorf("%s: %s", output, got)
+		}
+	}
+}
