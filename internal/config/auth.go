@@ -68,12 +68,15 @@ func (s *source) serviceAuth(path string, f *serviceFile, out *policy.Service) (
 
 // noAuth refuses keys that would say nothing.
 func (s *source) noAuth(path string, f *AuthKeys) error {
-	for key, given := range map[string]bool{
-		"auth_time": f.Time != "", "auth_syns": f.SYNs != nil, "auth_unfinished": f.Unfinished != nil,
-		"auth_prefix4": f.Prefix4 != nil, "auth_prefix6": f.Prefix6 != nil,
+	for _, k := range []struct {
+		name  string
+		given bool
+	}{
+		{"auth_time", f.Time != ""}, {"auth_syns", f.SYNs != nil}, {"auth_unfinished", f.Unfinished != nil},
+		{"auth_prefix4", f.Prefix4 != nil}, {"auth_prefix6", f.Prefix6 != nil},
 	} {
-		if given {
-			return s.fail(path+"."+key, "%s is of the strategies auth-cookie, auth-full and auth-rst", key)
+		if k.given {
+			return s.fail(path+"."+k.name, "%s is of the strategies auth-cookie, auth-full and auth-rst", k.name)
 		}
 	}
 	return nil

@@ -68,6 +68,7 @@ func TestFaultOfAServiceThatChallengesIsNamedWithItsLine(t *testing.T) {
 		{[]string{"strategy: auth-cookie", "admission: on-confirm"}, "on-confirm is of the strategy split"},
 		{[]string{"strategy: auth-cookie", "probes: 1"}, "probes are of the strategy split"},
 		{[]string{"strategy: split", "auth_time: 1m"}, "auth_time is of the strategies auth-cookie, auth-full and auth-rst"},
+		{[]string{"auth_prefix4: 24", "auth_prefix6: 64", "auth_unfinished: 2", "auth_syns: 7", "auth_time: 1m"}, "auth_time is of the strategies"},
 		{[]string{"auth_prefix6: 64"}, "auth_prefix6 is of the strategies"},
 	} {
 		_, err := readServices(t, goodAuth(c.keys...))

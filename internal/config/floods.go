@@ -61,6 +61,12 @@ func (c *Edge) readFloods(src *source, f *floodsFile) (err error) {
 	if c.Floods.Network6, err = src.bounded("$.network6", f.Network6, defaultNetwork6, 16, 64); err != nil {
 		return err
 	}
+	if c.Floods.Answers == 0 && f.Network4 != nil {
+		return src.fail("$.network4", "network4 is of a limit: give answers_per_network")
+	}
+	if c.Floods.Answers == 0 && f.Network6 != nil {
+		return src.fail("$.network6", "network6 is of a limit: give answers_per_network")
+	}
 	if c.Floods.Deny, err = src.list("deny", f.Deny, f.DenyFile); err != nil {
 		return err
 	}

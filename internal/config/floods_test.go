@@ -92,6 +92,8 @@ func TestFaultsInFloodsAreNamedWithTheirLine(t *testing.T) {
 		{"answers_per_network: -5\n", end + 1, "-5 is not between 0 and 100000000"},
 		{"network4: 33\n", end + 1, "33 is not between 8 and 32"},
 		{"network6: 65\n", end + 1, "65 is not between 16 and 64"},
+		{"network4: 20\n", end + 1, "network4 is of a limit: give answers_per_network"},
+		{"answers_per_network: 0\nnetwork6: 48\n", end + 2, "network6 is of a limit: give answers_per_network"},
 		{"deny: [192.0.2.1/24]\n", end + 1, "did you mean 192.0.2.0/24?"},
 		{"allow:\n  - 192.0.2.1\n  - nobody\n", end + 3, `"nobody" is no address or prefix`},
 		{"deny_file: /nowhere\n", end + 1, "/nowhere: no such file or directory"},
