@@ -19,13 +19,11 @@ func challenging() []strategy {
 
 func TestEveryFirstContactIsServedWhileAllElseIsChallenged(t *testing.T) {
 	for _, s := range challenging() {
-		for _, c := range []struct {
-			ipv6 bool
-			in   lab.Topology
-		}{{false, lab.Route}, {true, lab.Bridge}} {
-			t.Run(fmt.Sprintf("%s, %s", s.defence, family(c.ipv6)), func(t *testing.T) {
-				report, err := newLab(t, lab.Options{Topology: c.in}).Run(t.Context(), lab.Case{
-					Defence: s.defence, Flood: lab.MaxRate, IPv6: c.ipv6, Duration: floodTime(),
+		// Through a router: before a bridge, the lab's switch is what loses SYNs at this rate.
+		for _, ipv6 := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, %s", s.defence, family(ipv6)), func(t *testing.T) {
+				report, err := newLab(t, lab.Options{}).Run(t.Context(), lab.Case{
+					Defence: s.defence, Flood: lab.MaxRate, IPv6: ipv6, Duration: floodTime(),
 					Load: lab.LoadOptions{Timeout: exchangeLimit}, // a busy machine loses SYNs of clients, too
 				})
 				if err != nil {

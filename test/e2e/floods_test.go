@@ -121,11 +121,12 @@ func TestListsChangeWithoutADaemon(t *testing.T) {
 }
 
 func TestConnectionOfADeniedSourceIsCutAndGoesOnAfterwards(t *testing.T) {
+	const size = 40 << 20 // more than the client's kernel takes in ahead of it
 	f := newFlooded(t, "")
-	if err := os.WriteFile(filepath.Join(f.www, "large"), make([]byte, 1<<20), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(f.www, "large"), make([]byte, size), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	begun := f.Client.Command(t.Context(), "curl", "-s", "--max-time", "60", "--limit-rate", "200k", url(f.Lab, false, "/large"))
+	begun := f.Client.Command(t.Context(), "curl", "-s", "--max-time", "60", "--limit-rate", "4M", url(f.Lab, false, "/large"))
 	file := filepath.Join(t.TempDir(), "got")
 	begun.Args = append(begun.Args, "-o", file)
 	got := func() int64 {
@@ -142,7 +143,7 @@ func TestConnectionOfADeniedSourceIsCutAndGoesOnAfterwards(t *testing.T) {
 	f.list("deny", "add", f.Client.IPv4.String(), "--for", "3s")
 	before := verdictsOf(t, f.Lab, "edge")["drop_denied"]
 	eventually(t, 20*time.Second, "its packets are lost", func() bool { return verdictsOf(t, f.Lab, "edge")["drop_denied"] > before })
-	if err := begun.Wait(); err != nil || got() != 1<<20 {
+	if err := begun.Wait(); err != nil || got() != size {
 		t.Errorf("after the expiry: %v, %d bytes", err, got())
 	}
 }
