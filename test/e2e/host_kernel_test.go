@@ -49,7 +49,6 @@ func TestKernelCookiesServeEveryRequestDuringAFlood(t *testing.T) {
 	} {
 		t.Run(family(c.IPv6), func(t *testing.T) {
 			c.Defence, c.Duration = "host-kernel", floodTime()
-			c.Load.Timeout = exchangeLimit // who came just before the change of mode sends again
 			report, err := newLab(t, lab.Options{}).Run(t.Context(), c)
 			if err != nil {
 				t.Fatal(err)
