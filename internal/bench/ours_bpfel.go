@@ -322,6 +322,8 @@ const (
 	oursProgOutside54         = "outside_54"
 	oursProgOutside74         = "outside_74"
 	oursProgOutside94         = "outside_94"
+	oursProgOutsideMany54     = "outside_many_54"
+	oursProgOutsideMany74     = "outside_many_74"
 	oursProgSwap              = "swap"
 	oursVarAnswerBudgetMask   = "answer_budget_mask"
 	oursVarAnswerByRedirect   = "answer_by_redirect"
@@ -342,6 +344,7 @@ const (
 	oursVarPattern            = "pattern"
 	oursVarProxies            = "proxies"
 	oursVarServiceCount       = "service_count"
+	oursVarSourceTurn         = "source_turn"
 	oursVarSources            = "sources"
 	oursVarStrategies         = "strategies"
 	oursVarTtlMatters         = "ttl_matters"
@@ -390,15 +393,17 @@ type oursSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type oursProgramSpecs struct {
-	Floor54   *ebpf.ProgramSpec `ebpf:"floor_54"`
-	Floor74   *ebpf.ProgramSpec `ebpf:"floor_74"`
-	Floor94   *ebpf.ProgramSpec `ebpf:"floor_94"`
-	Inside54  *ebpf.ProgramSpec `ebpf:"inside_54"`
-	Inside74  *ebpf.ProgramSpec `ebpf:"inside_74"`
-	Outside54 *ebpf.ProgramSpec `ebpf:"outside_54"`
-	Outside74 *ebpf.ProgramSpec `ebpf:"outside_74"`
-	Outside94 *ebpf.ProgramSpec `ebpf:"outside_94"`
-	Swap      *ebpf.ProgramSpec `ebpf:"swap"`
+	Floor54       *ebpf.ProgramSpec `ebpf:"floor_54"`
+	Floor74       *ebpf.ProgramSpec `ebpf:"floor_74"`
+	Floor94       *ebpf.ProgramSpec `ebpf:"floor_94"`
+	Inside54      *ebpf.ProgramSpec `ebpf:"inside_54"`
+	Inside74      *ebpf.ProgramSpec `ebpf:"inside_74"`
+	Outside54     *ebpf.ProgramSpec `ebpf:"outside_54"`
+	Outside74     *ebpf.ProgramSpec `ebpf:"outside_74"`
+	Outside94     *ebpf.ProgramSpec `ebpf:"outside_94"`
+	OutsideMany54 *ebpf.ProgramSpec `ebpf:"outside_many_54"`
+	OutsideMany74 *ebpf.ProgramSpec `ebpf:"outside_many_74"`
+	Swap          *ebpf.ProgramSpec `ebpf:"swap"`
 }
 
 // oursMapSpecs contains maps before they are loaded into the kernel.
@@ -465,6 +470,7 @@ type oursVariableSpecs struct {
 	Pattern            *ebpf.VariableSpec `ebpf:"pattern"`
 	Proxies            *ebpf.VariableSpec `ebpf:"proxies"`
 	ServiceCount       *ebpf.VariableSpec `ebpf:"service_count"`
+	SourceTurn         *ebpf.VariableSpec `ebpf:"source_turn"`
 	Sources            *ebpf.VariableSpec `ebpf:"sources"`
 	Strategies         *ebpf.VariableSpec `ebpf:"strategies"`
 	TtlMatters         *ebpf.VariableSpec `ebpf:"ttl_matters"`
@@ -591,6 +597,7 @@ type oursVariables struct {
 	Pattern            *ebpf.Variable `ebpf:"pattern"`
 	Proxies            *ebpf.Variable `ebpf:"proxies"`
 	ServiceCount       *ebpf.Variable `ebpf:"service_count"`
+	SourceTurn         *ebpf.Variable `ebpf:"source_turn"`
 	Sources            *ebpf.Variable `ebpf:"sources"`
 	Strategies         *ebpf.Variable `ebpf:"strategies"`
 	TtlMatters         *ebpf.Variable `ebpf:"ttl_matters"`
@@ -601,15 +608,17 @@ type oursVariables struct {
 //
 // It can be passed to loadOursObjects or ebpf.CollectionSpec.LoadAndAssign.
 type oursPrograms struct {
-	Floor54   *ebpf.Program `ebpf:"floor_54"`
-	Floor74   *ebpf.Program `ebpf:"floor_74"`
-	Floor94   *ebpf.Program `ebpf:"floor_94"`
-	Inside54  *ebpf.Program `ebpf:"inside_54"`
-	Inside74  *ebpf.Program `ebpf:"inside_74"`
-	Outside54 *ebpf.Program `ebpf:"outside_54"`
-	Outside74 *ebpf.Program `ebpf:"outside_74"`
-	Outside94 *ebpf.Program `ebpf:"outside_94"`
-	Swap      *ebpf.Program `ebpf:"swap"`
+	Floor54       *ebpf.Program `ebpf:"floor_54"`
+	Floor74       *ebpf.Program `ebpf:"floor_74"`
+	Floor94       *ebpf.Program `ebpf:"floor_94"`
+	Inside54      *ebpf.Program `ebpf:"inside_54"`
+	Inside74      *ebpf.Program `ebpf:"inside_74"`
+	Outside54     *ebpf.Program `ebpf:"outside_54"`
+	Outside74     *ebpf.Program `ebpf:"outside_74"`
+	Outside94     *ebpf.Program `ebpf:"outside_94"`
+	OutsideMany54 *ebpf.Program `ebpf:"outside_many_54"`
+	OutsideMany74 *ebpf.Program `ebpf:"outside_many_74"`
+	Swap          *ebpf.Program `ebpf:"swap"`
 }
 
 func (p *oursPrograms) Close() error {
@@ -622,6 +631,8 @@ func (p *oursPrograms) Close() error {
 		p.Outside54,
 		p.Outside74,
 		p.Outside94,
+		p.OutsideMany54,
+		p.OutsideMany74,
 		p.Swap,
 	)
 }
