@@ -227,8 +227,10 @@ type kernelServiceMemo struct {
 type kernelSourceMemo struct {
 	_       structs.HostLayout
 	Address [4]uint32
-	V6      uint32
+	V6      uint16
+	Denied  uint16
 	Version uint32
+	UntilNs uint64
 }
 
 type kernelSourceState struct {

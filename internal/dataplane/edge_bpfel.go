@@ -381,8 +381,10 @@ const (
 type edgeSourceMemo struct {
 	_       structs.HostLayout
 	Address [4]uint32
-	V6      uint32
+	V6      uint16
+	Denied  uint16
 	Version uint32
+	UntilNs uint64
 }
 
 type edgeSourceState struct {
