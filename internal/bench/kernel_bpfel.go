@@ -13,6 +13,14 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type kernelActingMemo struct {
+	_         structs.HostLayout
+	Version   uint64
+	Set       kernelPortSet
+	Monitored uint32
+	Acts      uint32
+}
+
 type kernelAgentClock struct {
 	_             structs.HostLayout
 	OffsetNs      uint64
@@ -281,6 +289,7 @@ type kernelWhitelisted struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	kernelMapActingMemos        = "acting_memos"
 	kernelMapAgents             = "agents"
 	kernelMapAllow4             = "allow4"
 	kernelMapAllow6             = "allow6"
@@ -327,6 +336,7 @@ const (
 	kernelProgOutsideMany54     = "outside_many_54"
 	kernelProgOutsideMany74     = "outside_many_74"
 	kernelProgSwap              = "swap"
+	kernelVarActingChanges      = "acting_changes"
 	kernelVarAnswerBudgetMask   = "answer_budget_mask"
 	kernelVarAnswerByRedirect   = "answer_by_redirect"
 	kernelVarAnswerNetworkMask4 = "answer_network_mask4"
@@ -412,6 +422,7 @@ type kernelProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelMapSpecs struct {
+	ActingMemos   *ebpf.MapSpec `ebpf:"acting_memos"`
 	Agents        *ebpf.MapSpec `ebpf:"agents"`
 	Allow4        *ebpf.MapSpec `ebpf:"allow4"`
 	Allow6        *ebpf.MapSpec `ebpf:"allow6"`
@@ -453,6 +464,7 @@ type kernelMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelVariableSpecs struct {
+	ActingChanges      *ebpf.VariableSpec `ebpf:"acting_changes"`
 	AnswerBudgetMask   *ebpf.VariableSpec `ebpf:"answer_budget_mask"`
 	AnswerByRedirect   *ebpf.VariableSpec `ebpf:"answer_by_redirect"`
 	AnswerNetworkMask4 *ebpf.VariableSpec `ebpf:"answer_network_mask4"`
@@ -499,6 +511,7 @@ func (o *kernelObjects) Close() error {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelMaps struct {
+	ActingMemos   *ebpf.Map `ebpf:"acting_memos"`
 	Agents        *ebpf.Map `ebpf:"agents"`
 	Allow4        *ebpf.Map `ebpf:"allow4"`
 	Allow6        *ebpf.Map `ebpf:"allow6"`
@@ -538,6 +551,7 @@ type kernelMaps struct {
 
 func (m *kernelMaps) Close() error {
 	return _KernelClose(
+		m.ActingMemos,
 		m.Agents,
 		m.Allow4,
 		m.Allow6,
@@ -580,6 +594,7 @@ func (m *kernelMaps) Close() error {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelVariables struct {
+	ActingChanges      *ebpf.Variable `ebpf:"acting_changes"`
 	AnswerBudgetMask   *ebpf.Variable `ebpf:"answer_budget_mask"`
 	AnswerByRedirect   *ebpf.Variable `ebpf:"answer_by_redirect"`
 	AnswerNetworkMask4 *ebpf.Variable `ebpf:"answer_network_mask4"`

@@ -13,6 +13,14 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type oursActingMemo struct {
+	_         structs.HostLayout
+	Version   uint64
+	Set       oursPortSet
+	Monitored uint32
+	Acts      uint32
+}
+
 type oursAgentClock struct {
 	_             structs.HostLayout
 	OffsetNs      uint64
@@ -281,6 +289,7 @@ type oursWhitelisted struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	oursMapActingMemos        = "acting_memos"
 	oursMapAgents             = "agents"
 	oursMapAllow4             = "allow4"
 	oursMapAllow6             = "allow6"
@@ -327,6 +336,7 @@ const (
 	oursProgOutsideMany54     = "outside_many_54"
 	oursProgOutsideMany74     = "outside_many_74"
 	oursProgSwap              = "swap"
+	oursVarActingChanges      = "acting_changes"
 	oursVarAnswerBudgetMask   = "answer_budget_mask"
 	oursVarAnswerByRedirect   = "answer_by_redirect"
 	oursVarAnswerNetworkMask4 = "answer_network_mask4"
@@ -412,6 +422,7 @@ type oursProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type oursMapSpecs struct {
+	ActingMemos   *ebpf.MapSpec `ebpf:"acting_memos"`
 	Agents        *ebpf.MapSpec `ebpf:"agents"`
 	Allow4        *ebpf.MapSpec `ebpf:"allow4"`
 	Allow6        *ebpf.MapSpec `ebpf:"allow6"`
@@ -453,6 +464,7 @@ type oursMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type oursVariableSpecs struct {
+	ActingChanges      *ebpf.VariableSpec `ebpf:"acting_changes"`
 	AnswerBudgetMask   *ebpf.VariableSpec `ebpf:"answer_budget_mask"`
 	AnswerByRedirect   *ebpf.VariableSpec `ebpf:"answer_by_redirect"`
 	AnswerNetworkMask4 *ebpf.VariableSpec `ebpf:"answer_network_mask4"`
@@ -499,6 +511,7 @@ func (o *oursObjects) Close() error {
 //
 // It can be passed to loadOursObjects or ebpf.CollectionSpec.LoadAndAssign.
 type oursMaps struct {
+	ActingMemos   *ebpf.Map `ebpf:"acting_memos"`
 	Agents        *ebpf.Map `ebpf:"agents"`
 	Allow4        *ebpf.Map `ebpf:"allow4"`
 	Allow6        *ebpf.Map `ebpf:"allow6"`
@@ -538,6 +551,7 @@ type oursMaps struct {
 
 func (m *oursMaps) Close() error {
 	return _OursClose(
+		m.ActingMemos,
 		m.Agents,
 		m.Allow4,
 		m.Allow6,
@@ -580,6 +594,7 @@ func (m *oursMaps) Close() error {
 //
 // It can be passed to loadOursObjects or ebpf.CollectionSpec.LoadAndAssign.
 type oursVariables struct {
+	ActingChanges      *ebpf.Variable `ebpf:"acting_changes"`
 	AnswerBudgetMask   *ebpf.Variable `ebpf:"answer_budget_mask"`
 	AnswerByRedirect   *ebpf.Variable `ebpf:"answer_by_redirect"`
 	AnswerNetworkMask4 *ebpf.Variable `ebpf:"answer_network_mask4"`
