@@ -10,6 +10,9 @@ package evaluation
 import (
 	"context"
 	"fmt"
+	"maps"
+	"math"
+	"slices"
 	"time"
 )
 
@@ -68,6 +71,16 @@ type Cell struct {
 // Figures are what a cell has taken, by a name that ends with the unit.
 type Figures map[string]float64
 
+// check finds what is no number, of which JSON has none and a report says nothing.
+func (f Figures) check() error {
+	for _, name := range slices.Sorted(maps.Keys(f)) {
+		if math.IsNaN(f[name]) || math.IsInf(f[name], 0) {
+			return fmt.Errorf("%s is no number: %v", name, f[name])
+		}
+	}
+	return nil
+}
+
 // Missing is the error of a cell whose subject this machine does not have.
 type Missing struct{ Why string }
 
@@ -91,11 +104,14 @@ func (t Taken) Rounds(subject, in, figure string) []float64 {
 	}
 }
 
-// Ratios divides round by round, as far as both have rounds.
+// Ratios divides round by round, as far as both have rounds and there is something
+// to divide by.
 func Ratios(of, by []float64) []float64 {
 	all := make([]float64, 0, min(len(of), len(by)))
 	for i := range min(len(of), len(by)) {
-		all = append(all, of[i]/by[i])
+		if by[i] != 0 {
+			all = append(all, of[i]/by[i])
+		}
 	}
 	return all
 }

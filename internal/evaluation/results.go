@@ -24,6 +24,8 @@ type Outcome struct {
 	Title      string    `json:"title"`
 	Reproduces string    `json:"reproduces"`
 	Question   string    `json:"question"`
+	Planned    int       `json:"planned"`  // cells
+	Measured   int       `json:"measured"` // of them, those of absent subjects included
 	Notes      []string  `json:"notes"`
 	Panels     []Panel   `json:"panels"`
 	Absent     []Absence `json:"absent"`   // subjects that this machine does not have

@@ -14,6 +14,7 @@ type Options struct {
 	Dir         string // of the results
 	Effort      Effort
 	Experiments []Experiment
+	Only        []string         // experiments to be measured; empty: all
 	Progress    func(Progress)   // before each cell; nil: none
 	Now         func() time.Time // nil: time.Now
 }
@@ -30,7 +31,9 @@ type Progress struct {
 type planned struct {
 	Experiment
 	trial    *Trial
+	chosen   bool // to be measured by this start
 	failures []Failure
+	failed   map[CellID]bool
 }
 
 // run is a run under way.
@@ -44,7 +47,9 @@ type run struct {
 }
 
 // Run measures what is not in the directory yet, writes all of it there, and
-// returns the results. The error of a cell does not end the run.
+// returns the results: those of experiments that were measured there earlier, too.
+// The error of a cell does not end the run, the context does: what has been
+// measured by then is written all the same.
 func Run(ctx context.Context, o Options) (results Results, err error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -55,18 +60,25 @@ func Run(ctx context.Context, o Options) (results Results, err error) {
 	}
 	defer func() { err = errors.Join(err, r.store.file.Close()) }()
 	for _, e := range o.Experiments {
-		r.plan = append(r.plan, &planned{Experiment: e, trial: e.Prepare(o.Effort)})
+		chosen := len(o.Only) == 0 || slices.Contains(o.Only, e.ID)
+		if !chosen && !r.store.knows(e.ID) {
+			continue
+		}
+		r.plan = append(r.plan, &planned{Experiment: e, trial: e.Prepare(o.Effort), chosen: chosen, failed: make(map[CellID]bool)})
 	}
 	for _, p := range r.plan {
-		if err := r.measure(ctx, p); err != nil {
-			return Results{}, err
+		if err = r.measure(ctx, p); err != nil {
+			break
 		}
 	}
 	results = r.results()
-	return results, results.write(o.Dir)
+	return results, errors.Join(err, results.write(o.Dir))
 }
 
 func (r *run) measure(ctx context.Context, p *planned) (err error) {
+	if !p.chosen {
+		return nil
+	}
 	if p.trial.Close != nil {
 		defer func() { err = errors.Join(err, p.trial.Close()) }()
 	}
@@ -91,7 +103,9 @@ func (r *run) cell(ctx context.Context, p *planned, c Cell) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	r.thought, r.took = r.thought+c.Takes, r.took+took
+	if err == nil {
+		err = figures.check()
+	}
 	kept := record{Experiment: p.ID, CellID: c.CellID, Figures: figures, Seconds: took.Seconds()}
 	var missing *Missing
 	switch {
@@ -99,7 +113,10 @@ func (r *run) cell(ctx context.Context, p *planned, c Cell) error {
 		kept.Figures, kept.Absent = nil, missing.Why
 	case err != nil:
 		p.failures = append(p.failures, Failure{Cell: c.CellID.String(), Error: err.Error()})
+		p.failed[c.CellID] = true
 		return nil
+	default:
+		r.thought, r.took = r.thought+c.Takes, r.took+took
 	}
 	if err := r.store.keep(kept); err != nil {
 		return fmt.Errorf("%s, %s: %w", p.ID, c.CellID, err)
@@ -115,9 +132,12 @@ func (r *run) tell(p *planned, c Cell) {
 	}
 	now := Progress{Experiment: p.ID, Cell: c.CellID}
 	for _, p := range r.plan {
+		if !p.chosen {
+			continue
+		}
 		for _, c := range p.trial.Cells {
 			now.Total++
-			if r.store.has(p.ID, c.CellID) {
+			if r.store.has(p.ID, c.CellID) || p.failed[c.CellID] {
 				now.Done++
 			} else {
 				now.Left += c.Takes
@@ -136,23 +156,31 @@ func (r *run) results() Results {
 		Started: r.store.header.Started, Ended: r.Now().UTC(), Experiments: []Outcome{},
 	}
 	for _, p := range r.plan {
-		o := Outcome{
-			ID: p.ID, Title: p.Title, Reproduces: p.Reproduces, Question: p.Question,
-			Notes: p.trial.Notes, Panels: p.trial.Panels(r.store.kept[p.ID]), Absent: []Absence{}, Failures: p.failures,
-		}
-		if o.Notes == nil {
-			o.Notes = []string{}
-		}
-		if o.Failures == nil {
-			o.Failures = []Failure{}
-		}
-		absent := r.store.absent[p.ID]
-		for _, subject := range slices.Sorted(maps.Keys(absent)) {
-			o.Absent = append(o.Absent, Absence{Subject: subject, Why: absent[subject]})
-		}
-		all.Experiments = append(all.Experiments, o)
+		all.Experiments = append(all.Experiments, r.outcome(p))
 	}
 	return all
+}
+
+func (r *run) outcome(p *planned) Outcome {
+	o := Outcome{
+		ID: p.ID, Title: p.Title, Reproduces: p.Reproduces, Question: p.Question, Planned: len(p.trial.Cells),
+		Notes: append([]string{}, p.trial.Notes...), Panels: []Panel{}, Absent: []Absence{}, Failures: append([]Failure{}, p.failures...),
+	}
+	for _, c := range p.trial.Cells {
+		if r.store.has(p.ID, c.CellID) {
+			o.Measured++
+		}
+	}
+	for _, panel := range p.trial.Panels(r.store.kept[p.ID]) {
+		if len(panel.Series) > 0 { // of nothing there is no plot
+			o.Panels = append(o.Panels, panel)
+		}
+	}
+	absent := r.store.absent[p.ID]
+	for _, subject := range slices.Sorted(maps.Keys(absent)) {
+		o.Absent = append(o.Absent, Absence{Subject: subject, Why: absent[subject]})
+	}
+	return o
 }
 
 // Failed lists the cells that could not be measured.

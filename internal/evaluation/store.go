@@ -140,6 +140,11 @@ func (s *store) append(v any) error {
 	return nil
 }
 
+// knows tells whether anything of an experiment is kept.
+func (s *store) knows(experiment string) bool {
+	return len(s.kept[experiment]) > 0 || len(s.absent[experiment]) > 0
+}
+
 // has tells whether a cell need not be measured any more.
 func (s *store) has(experiment string, id CellID) bool {
 	if _, absent := s.absent[experiment][id.Subject]; absent {

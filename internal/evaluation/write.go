@@ -11,6 +11,9 @@ import (
 	"strings"
 )
 
+// ReportFile is the page for people, in a run's directory.
+const ReportFile = "report.html"
+
 // write writes everything that people and programs read: results.json, for each
 // experiment its tables, and the report.
 func (r Results) write(dir string) error {
@@ -25,7 +28,7 @@ func (r Results) write(dir string) error {
 			return err
 		}
 	}
-	if files["report.html"], err = r.html(); err != nil {
+	if files[ReportFile], err = r.html(); err != nil {
 		return err
 	}
 	for name, text := range files {
