@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"image/color"
-	"math"
 	"regexp"
 	"strings"
 
@@ -118,7 +117,7 @@ func (p Panel) drawBars(drawing *plot.Plot) error {
 	drawing.Add(errors)
 	drawing.NominalY(names...)
 	drawing.X.Label.Text = p.Y.Label
-	drawing.X.Min, drawing.X.Tick.Marker = 0, ticks{}
+	drawing.X.Min, drawing.X.Tick.Marker = 0, scale{}
 	drawing.Y.Min, drawing.Y.Max = -0.6, float64(n)-0.4
 	return nil
 }
@@ -150,10 +149,11 @@ func (p Panel) drawLines(drawing *plot.Plot) error {
 	lines := plotter.NewGrid()
 	lines.Vertical.Color, lines.Horizontal.Color = grid, grid
 	drawing.Add(lines)
+	x, y := p.scales()
 	for i, s := range p.Series {
 		var points plotter.XYs
 		for _, point := range s.Points {
-			points = append(points, plotter.XY{X: shown(point.X, p.X.Log), Y: shown(point.Median, p.Y.Log)})
+			points = append(points, plotter.XY{X: x.at(point.X), Y: y.at(point.Median)})
 		}
 		line, dots, err := plotter.NewLinePoints(points)
 		if err != nil {
@@ -167,39 +167,9 @@ func (p Panel) drawLines(drawing *plot.Plot) error {
 		drawing.Add(line, dots)
 		drawing.Legend.Add(s.Subject, line, dots)
 	}
-	drawing.X.Tick.Marker, drawing.Y.Tick.Marker = ticks{p.X.Log}, ticks{p.Y.Log}
+	drawing.X.Tick.Marker, drawing.Y.Tick.Marker = x, y
 	if !p.Y.Log {
 		drawing.Y.Min = min(0, drawing.Y.Min)
 	}
 	return nil
-}
-
-// shown is where a value stands. Logarithms are drawn by us: of nothing there is
-// none, and it stands where the smallest figures do.
-func shown(x float64, log bool) float64 {
-	const least = 1e-9
-	if !log {
-		return x
-	}
-	return math.Log10(max(x, least))
-}
-
-// ticks are the usual ones, with short numbers; of logarithms the powers of ten.
-type ticks struct{ log bool }
-
-func (t ticks) Ticks(low, high float64) []plot.Tick {
-	if !t.log {
-		all := plot.DefaultTicks{}.Ticks(low, high)
-		for i := range all {
-			if all[i].Label != "" {
-				all[i].Label = Short(all[i].Value)
-			}
-		}
-		return all
-	}
-	var all []plot.Tick
-	for power := math.Floor(low); power <= math.Ceil(high); power++ {
-		all = append(all, plot.Tick{Value: power, Label: Short(math.Pow(10, power))})
-	}
-	return all
 }

@@ -66,7 +66,10 @@ type Panel struct {
 // Axis has a label with its unit.
 type Axis struct {
 	Label string `json:"label"`
-	Log   bool   `json:"log,omitempty"`
+	Log   bool   `json:"log,omitempty"` // nothing stands before the smallest figure
+	// Tail says that the values are percentiles: 90 to 99 takes as much room as 99
+	// to 99.9.
+	Tail bool `json:"tail,omitempty"`
 }
 
 // Series are the figures of one subject.

@@ -116,7 +116,7 @@ func (p Panel) table() table {
 	xs := p.xs()
 	t := table{Head: []string{p.X.Label}}
 	for _, x := range xs {
-		t.Head = append(t.Head, Short(x))
+		t.Head = append(t.Head, scale{Axis: p.X}.name(x))
 	}
 	for _, s := range p.Series {
 		cells := []string{s.Subject}
