@@ -70,9 +70,14 @@ test-kernels: ## boot other kernels under qemu and test there (root)
 	test/kernels/run
 
 .PHONY: bench
-bench: ## measure, as ratios in one run; BENCH_JSON=FILE also writes JSON (root)
+bench: ## measure the hot path, as ratios in one run; BENCH_JSON=FILE also writes JSON (root)
 	scripts/deps
-	$(GO) run ./cmd/smartcookie bench
+	$(GO) run ./cmd/smartcookie bench --only testrun,loop,server
+
+.PHONY: evaluation
+evaluation: build ## make the papers' experiments and their report, in bin/evaluation (root; the better part of an hour)
+	scripts/deps
+	bin/smartcookie bench --out bin/evaluation
 
 .PHONY: switching
 switching: ## switch the defence on and off ten times under load (root; minutes)

@@ -16,6 +16,33 @@ struct {
 	__type(value, struct translation);
 } flows SEC(".maps");
 
+INLINE u32 client_scale(const struct translation *t)
+{
+	return t->options & TRANSLATION_SCALE_MASK;
+}
+
+INLINE u32 announced_scale(const struct translation *t)
+{
+	return t->options >> TRANSLATION_ANNOUNCED_SHIFT & TRANSLATION_SCALE_MASK;
+}
+
+INLINE u32 kernel_scale(const struct translation *t)
+{
+	return t->options >> TRANSLATION_KERNEL_SHIFT & TRANSLATION_SCALE_MASK;
+}
+
+INLINE bool stamps_are_shifted(const struct translation *t)
+{
+	return t->options & TRANSLATION_TIMESTAMPS;
+}
+
+INLINE u16 translation_options(u32 client, u32 announced, u32 kernel, bool timestamps)
+{
+	return (u16)(client | announced << TRANSLATION_ANNOUNCED_SHIFT |
+		     kernel << TRANSLATION_KERNEL_SHIFT |
+		     (timestamps ? TRANSLATION_TIMESTAMPS : 0));
+}
+
 INLINE bool translation_lives(const struct translation *t)
 {
 	return !t->expires_ns || (s64)(t->expires_ns - bpf_ktime_get_coarse_ns()) > 0;

@@ -329,9 +329,9 @@ int proxy_cross(struct __sk_buff *skb)
 /* The window of a SYN is never scaled (RFC 7323 2.2), that of an ACK is. */
 INLINE u32 window_opened(u32 window, const struct translation *t)
 {
-	if (t->client_scale == SCALE_NONE)
+	if (client_scale(t) == SCALE_NONE)
 		return window;
-	u32 scaled = window >> (t->announced_scale & 15);
+	u32 scaled = window >> announced_scale(t);
 	return !scaled && window ? 1 : scaled;
 }
 
@@ -339,8 +339,7 @@ INLINE u32 window_opened(u32 window, const struct translation *t)
  * four of the smallest segments, which everybody can take. */
 INLINE u32 window_modest(const struct translation *t)
 {
-	u32 scaled =
-		(u32)WINDOW_MODEST >> (t->client_scale == SCALE_NONE ? 0 : t->client_scale & 15);
+	u32 scaled = (u32)WINDOW_MODEST >> (client_scale(t) == SCALE_NONE ? 0 : client_scale(t));
 
 	return scaled ? scaled : 1;
 }
@@ -362,7 +361,7 @@ INLINE bool synack_tells(struct __sk_buff *skb, const struct packet *p, const st
 		.seq = t->cookie + 1,
 		.ack = t->client_isn + 1,
 		.window = window_opened(BE16(window), t),
-		.timestamps = t->timestamps,
+		.timestamps = stamps_are_shifted(t),
 		.tsval = BE32(o.tsval_be) - t->stamp_delta,
 		.tsecr = BE32(o.tsecr_be),
 	};
@@ -371,7 +370,7 @@ INLINE bool synack_tells(struct __sk_buff *skb, const struct packet *p, const st
 		.ports = p->flow.ports << 16 | p->flow.ports >> 16,
 		.seq = t->client_isn + 1,
 		.ack = t->cookie + 1,
-		.timestamps = t->timestamps,
+		.timestamps = stamps_are_shifted(t),
 		.tsval = BE32(o.tsecr_be),
 		.tsecr = client->tsval,
 	};

@@ -33,7 +33,10 @@
 
 /* The largest window that TCP can announce, 1 GiB, is more than any client's:
  * 8 MiB are taken for one, in units of 64 KiB. */
-enum { TENANT_WINDOW_HIGH = 128 };
+enum {
+	TENANT_WINDOW_HIGH = 128,
+	TENANT_PACKET_HIGH = 8, /* a packet of the server's may be so long (BIG TCP) */
+};
 
 /* ---- how a connection stands --------------------------------------------- */
 
@@ -50,14 +53,23 @@ INLINE bool seq_is_plausible(const struct translation *t, u32 seq)
 	return (u16)(ahead + 1) <= TENANT_WINDOW_HIGH;
 }
 
+/* Whether a client acknowledges what the server may have sent. */
+INLINE bool ack_is_plausible(const struct translation *t, u32 ack)
+{
+	u16 behind = (u16)(t->sent_high + TENANT_PACKET_HIGH - (u16)((ack - t->cookie) >> 16));
+
+	return behind <= TENANT_PACKET_HIGH + TENANT_WINDOW_HIGH;
+}
+
 /* Whether a packet can be another connection's first one. Of what fits one that lives
  * no proof is asked for: a guess in 2^25 is right, so that a connection of many packets
- * would be cut some day. Of other connections' numbers one in 508 fits. */
+ * would be cut some day. Of others' sequence numbers one in 508 fits, and independently
+ * of the cookies that they acknowledge one in 478. */
 INLINE bool tenant_doubts(const struct translation *t, const struct packet *p)
 {
 	if (p->seq - 1 == t->client_isn && p->ack - 1 == t->cookie)
 		return false;
-	return !tenant_lives(t) || !seq_is_plausible(t, p->seq);
+	return !tenant_lives(t) || !seq_is_plausible(t, p->seq) || !ack_is_plausible(t, p->ack);
 }
 
 INLINE void tenant_expire(struct translation *t, u64 after_ns)
@@ -102,6 +114,9 @@ INLINE void tenant_hears_server(const struct packet *p, struct translation *t)
 		t->state = TRANSLATION_CLOSED;
 		return;
 	}
+	u16 sent = (u16)((p->seq - t->delta - t->cookie) >> 16);
+	if ((s16)(sent - t->sent_high) > 0) /* what is sent again lies behind */
+		t->sent_high = sent;
 	if (p->flags & TCP_ACK)
 		t->acked_high = (u16)((p->ack - t->client_isn) >> 16);
 	if (p->flags & TCP_FIN)

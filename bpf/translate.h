@@ -46,6 +46,7 @@ enum translate_limits {
 /* Named so that Go is generated from them. */
 struct generated_server {
 	enum translation_state *state;
+	enum translation_options *options;
 } *generated_server __attribute__((unused));
 
 /* ---- the tables --------------------------------------------------------- */
@@ -149,10 +150,8 @@ INLINE struct translation translation_begun(const struct packet *p, const struct
 		.cookie = p->ack - 1,
 		.stamp_delta = BE32(o->tsecr_be),
 		.state = TRANSLATION_SYN_SENT,
-		.timestamps = o->timestamps,
-		.client_scale = o->scale,
-		.announced_scale = proof->window_scale,
-		.kernel_scale = SCALE_NONE,
+		.options = translation_options(o->scale, proof->window_scale, SCALE_NONE,
+					       o->timestamps),
 	};
 }
 
@@ -193,9 +192,9 @@ INLINE void synack_learn(struct __sk_buff *skb, const struct packet *p, struct t
 	options_read(packet_at_transport(data, p) + TCP_LENGTH, end, p->tcp_length - TCP_LENGTH,
 		     &o);
 	t->delta = p->seq - t->cookie;
-	t->timestamps = t->timestamps && o.timestamps;
 	t->stamp_delta = BE32(o.tsval_be) - t->stamp_delta;
-	t->kernel_scale = o.scale;
+	t->options = translation_options(client_scale(t), announced_scale(t), o.scale,
+					 stamps_are_shifted(t) && o.timestamps);
 	__sync_fetch_and_add(&t->delta, 0); /* full barrier: whole, then known */
 	t->state = TRANSLATION_SYN_RECEIVED;
 }
@@ -224,10 +223,10 @@ GLOBAL int translate_synack(struct __sk_buff *skb, const struct packet *p, u32 i
  * rounded down, but not to a closed window, and clamped. */
 INLINE u32 window_out(u32 window, const struct translation *t)
 {
-	if (t->client_scale == SCALE_NONE)
+	if (client_scale(t) == SCALE_NONE)
 		return window;
-	u32 kernel = t->kernel_scale == SCALE_NONE ? 0 : t->kernel_scale & 15;
-	u32 bytes = window << kernel, scaled = bytes >> (t->announced_scale & 15);
+	u32 kernel = kernel_scale(t) == SCALE_NONE ? 0 : kernel_scale(t);
+	u32 bytes = window << kernel, scaled = bytes >> announced_scale(t);
 
 	if (!scaled && window)
 		return 1;
@@ -237,9 +236,9 @@ INLINE u32 window_out(u32 window, const struct translation *t)
 /* A kernel that does not scale windows takes the client's as they stand. */
 INLINE u32 window_in(u32 window, const struct translation *t)
 {
-	if (t->kernel_scale != SCALE_NONE || t->client_scale == SCALE_NONE)
+	if (kernel_scale(t) != SCALE_NONE || client_scale(t) == SCALE_NONE)
 		return window;
-	u32 bytes = window << (t->client_scale & 15);
+	u32 bytes = window << client_scale(t);
 	return bytes > 0xffff ? 0xffff : bytes;
 }
 
@@ -277,7 +276,7 @@ GLOBAL bool translate_in(struct __sk_buff *skb, const struct packet *p, const st
 	u32 word = BE32(h.word[3]);
 	header_put(&h, 3, BE32((word & 0xffff0000) | window_in(word & 0xffff, t)));
 	h.shift.sack = t->delta;
-	h.shift.tsecr = t->timestamps ? t->stamp_delta : 0;
+	h.shift.tsecr = stamps_are_shifted(t) ? t->stamp_delta : 0;
 	header_options(&h);
 	return header_store(skb, p, &h);
 }
@@ -292,7 +291,7 @@ GLOBAL bool translate_out(struct __sk_buff *skb, const struct packet *p,
 	header_put(&h, 1, BE32(p->seq - t->delta));
 	u32 word = BE32(h.word[3]);
 	header_put(&h, 3, BE32((word & 0xffff0000) | window_out(word & 0xffff, t)));
-	h.shift.tsval = t->timestamps ? 0 - t->stamp_delta : 0;
+	h.shift.tsval = stamps_are_shifted(t) ? 0 - t->stamp_delta : 0;
 	header_options(&h);
 	return header_store(skb, p, &h);
 }

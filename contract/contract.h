@@ -15,7 +15,7 @@
 #include <linux/types.h>
 
 /* Raised on every change that makes pinned state of an older build unusable. */
-enum contract_version { CONTRACT_VERSION = 2 };
+enum contract_version { CONTRACT_VERSION = 3 };
 
 /* ---- the cookie ------------------------------------------------------- */
 
@@ -466,6 +466,14 @@ enum translation_held {
 	TRANSLATION_RESET_TRIED = 0x80,
 };
 
+/* `options`: three window scales, 15 is none, and a flag. */
+enum translation_options {
+	TRANSLATION_SCALE_MASK      = 0x0f, /* of each; the client's is the lowest */
+	TRANSLATION_ANNOUNCED_SHIFT = 4,    /* that he applies to the server's windows */
+	TRANSLATION_KERNEL_SHIFT    = 8,    /* that the server's kernel means */
+	TRANSLATION_TIMESTAMPS      = 0x1000,
+};
+
 struct translation {
 	__u64 expires_ns;  /* coarse monotonic; 0: lives as long as its socket */
 	__u32 client_isn;
@@ -473,12 +481,10 @@ struct translation {
 	__u32 delta;       /* the kernel's sequence numbers less the client's view */
 	__u32 stamp_delta; /* likewise of timestamps; before the SYN-ACK the first TSecr */
 	__u8  state;       /* enum translation_state */
-	__u8  timestamps;
-	__u8  client_scale;    /* 15: no window scaling */
-	__u8  announced_scale; /* that the client applies to the server's windows */
-	__u8  kernel_scale;    /* that the server's kernel means, 15: none */
-	__u8  requeues;        /* of packets that came before the SYN-ACK */
-	__u16 acked_high;      /* tenants: what the server has of the client, in 64 KiB */
+	__u8  requeues;    /* of packets that came before the SYN-ACK */
+	__u16 options;     /* enum translation_options */
+	__u16 acked_high;  /* tenants: what the server has of the client, in 64 KiB */
+	__u16 sent_high;   /* tenants: what it has sent, likewise */
 };
 
 /* ---- control messages ---------------------------------------------------

@@ -244,19 +244,17 @@ type oursTally struct {
 }
 
 type oursTranslation struct {
-	_              structs.HostLayout
-	ExpiresNs      uint64
-	ClientIsn      uint32
-	Cookie         uint32
-	Delta          uint32
-	StampDelta     uint32
-	State          uint8
-	Timestamps     uint8
-	ClientScale    uint8
-	AnnouncedScale uint8
-	KernelScale    uint8
-	Requeues       uint8
-	AckedHigh      uint16
+	_          structs.HostLayout
+	ExpiresNs  uint64
+	ClientIsn  uint32
+	Cookie     uint32
+	Delta      uint32
+	StampDelta uint32
+	State      uint8
+	Requeues   uint8
+	Options    uint16
+	AckedHigh  uint16
+	SentHigh   uint16
 }
 
 type oursWhitelistKey struct {

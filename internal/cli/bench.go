@@ -4,69 +4,123 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/signal"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"smartcookie/internal/bench"
+	"smartcookie/internal/evaluation"
+	"smartcookie/internal/lab"
 )
 
+const benchText = `Makes the papers' experiments on this machine, with the peers of today in the same
+run, and writes a report that needs no other file, tables and raw data.
+
+Nothing leaves the machine: networks are namespaces, and are removed. A run that is
+interrupted goes on where it was when it is started again with the same directory.
+A run that is complete there is not made again; choose another directory for that.
+
+Of --only, testrun, loop and server are no experiments of the papers: they measure
+the hot path alone, for those who change it, and print a table. BENCH_JSON=FILE also
+writes its rows as JSON.`
+
+// Where results go if nobody says: beside each other, as a quick run's are no part
+// of a full one.
+const (
+	fullDir  = "smartcookie-bench"
+	quickDir = "smartcookie-bench-quick"
+)
+
+// benchOptions are the flags of the bench command.
+type benchOptions struct {
+	quick bool
+	only  []string
+	out   string
+}
+
 func newBenchCommand(env *environment) *cobra.Command {
-	var only string
+	var options benchOptions
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure what the data plane costs on this machine",
-		Long: "Measures in turns, so that ratios mean something where single figures do not: test runs of the edge beside\n" +
-			"a floor and the kernel's own cookie helper, a flood on one core against the kernel's cookies, and what established\n" +
-			"traffic costs at the server agent (needs iperf3 and nft).\n" +
-			"BENCH_JSON=FILE also writes the rows as JSON.",
-		Args: cobra.NoArgs,
+		Short: "Reproduce the papers' experiments on this machine",
+		Long:  benchText,
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := needRoot(); err != nil {
 				return err
 			}
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, unix.SIGTERM)
+			ctx, stop := untilSignal(cmd)
 			defer stop()
-			progress := func(text string) { fmt.Fprintln(env.stderr, text) }
-			rows, err := measure(ctx, only, progress)
-			if err != nil {
+			context.AfterFunc(ctx, stop) // a second signal ends it at once
+			if options.ofHotPath() {
+				return options.hotPath(ctx, env)
+			}
+			if err := lab.Sweep(); err != nil {
 				return err
 			}
-			if name := os.Getenv("BENCH_JSON"); name != "" {
-				if err := bench.WriteJSON(name, rows); err != nil {
-					return err
-				}
-			}
-			return bench.WriteTable(env.stdout, rows)
+			return options.evaluate(ctx, env, bench.Experiments())
 		},
 	}
-	cmd.Flags().StringVar(&only, "only", "", "run one `experiment`: testrun, loop or server")
+	flags := cmd.Flags()
+	flags.BoolVar(&options.quick, "quick", false, "three minutes: that everything runs, and the shape; not to be quoted")
+	flags.StringSliceVar(&options.only, "only", nil, "run these `experiments`: "+strings.Join(experimentIDs(bench.Experiments()), ",")+"; or testrun, loop, server")
+	flags.StringVar(&options.out, "out", "", "`directory` of the results, "+fullDir+" or "+quickDir+" here if not given")
 	return cmd
 }
 
-// measure runs one experiment, or all of them.
-func measure(ctx context.Context, only string, progress func(string)) (rows []bench.Row, err error) {
-	experiments := []struct {
-		name string
-		run  func() ([]bench.Row, error)
-	}{
-		{"testrun", func() ([]bench.Row, error) { return bench.TestRun(progress) }},
-		{"loop", func() ([]bench.Row, error) { return bench.Loop(ctx, progress) }},
-		{"server", func() ([]bench.Row, error) { return bench.Server(ctx, bench.FullEffort, progress) }},
+func experimentIDs(all []evaluation.Experiment) []string {
+	var ids []string
+	for _, e := range all {
+		ids = append(ids, e.ID)
 	}
-	for _, e := range experiments {
-		if only != "" && only != e.name {
+	return ids
+}
+
+// hotPathMeasurements are what make bench runs.
+var hotPathMeasurements = []string{"testrun", "loop", "server"}
+
+func (o benchOptions) ofHotPath() bool {
+	return slices.ContainsFunc(o.only, func(name string) bool { return slices.Contains(hotPathMeasurements, name) })
+}
+
+func (o benchOptions) hotPath(ctx context.Context, env *environment) error {
+	if o.quick || o.out != "" {
+		return usageErrorf("--only %s: prints a table, and has neither --quick nor --out", strings.Join(o.only, ","))
+	}
+	for _, name := range o.only {
+		if !slices.Contains(hotPathMeasurements, name) {
+			return usageErrorf("--only: %q does not run together with %s", name, strings.Join(hotPathMeasurements, ", "))
+		}
+	}
+	progress := func(text string) { fmt.Fprintln(env.stderr, text) }
+	rows, err := o.measure(ctx, progress)
+	if err != nil {
+		return err
+	}
+	if name := os.Getenv("BENCH_JSON"); name != "" {
+		if err := bench.WriteJSON(name, rows); err != nil {
+			return err
+		}
+	}
+	return bench.WriteTable(env.stdout, rows)
+}
+
+func (o benchOptions) measure(ctx context.Context, progress func(string)) (rows []bench.Row, err error) {
+	measurements := map[string]func() ([]bench.Row, error){
+		"testrun": func() ([]bench.Row, error) { return bench.TestRun(progress) },
+		"loop":    func() ([]bench.Row, error) { return bench.Loop(ctx, progress) },
+		"server":  func() ([]bench.Row, error) { return bench.Server(ctx, bench.FullEffort, progress) },
+	}
+	for _, name := range hotPathMeasurements {
+		if !slices.Contains(o.only, name) {
 			continue
 		}
-		made, err := e.run()
+		made, err := measurements[name]()
 		if err != nil {
 			return nil, err
 		}
 		rows = append(rows, made...)
-	}
-	if len(rows) == 0 {
-		return nil, &usageError{fmt.Errorf("no such experiment: %q; there are testrun, loop and server", only)}
 	}
 	return rows, nil
 }

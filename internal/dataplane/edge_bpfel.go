@@ -60,7 +60,7 @@ type edgeAnswerBudget struct {
 type edgeContractVersion uint32
 
 const (
-	edgeContractVersionCONTRACT_VERSION edgeContractVersion = 2
+	edgeContractVersionCONTRACT_VERSION edgeContractVersion = 3
 )
 
 type edgeControlKind uint32
@@ -410,19 +410,17 @@ type edgeTicking struct {
 }
 
 type edgeTranslation struct {
-	_              structs.HostLayout
-	ExpiresNs      uint64
-	ClientIsn      uint32
-	Cookie         uint32
-	Delta          uint32
-	StampDelta     uint32
-	State          uint8
-	Timestamps     uint8
-	ClientScale    uint8
-	AnnouncedScale uint8
-	KernelScale    uint8
-	Requeues       uint8
-	AckedHigh      uint16
+	_          structs.HostLayout
+	ExpiresNs  uint64
+	ClientIsn  uint32
+	Cookie     uint32
+	Delta      uint32
+	StampDelta uint32
+	State      uint8
+	Requeues   uint8
+	Options    uint16
+	AckedHigh  uint16
+	SentHigh   uint16
 }
 
 type edgeTransmitFailure uint32

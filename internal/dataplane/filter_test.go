@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"smartcookie/internal/cookie"
+	"smartcookie/internal/filter"
 	"smartcookie/test/wire"
 )
 
@@ -34,42 +35,40 @@ func TestTwinOfTheFilterHasTheKernelsBits(t *testing.T) {
 	random := newRandom(t)
 	for _, swept := range []uint64{0, 1, 60, 124, 125, 126, 3000, 1 << 33} {
 		e.forget()
-		twin.clear()
-		twin.after(swept)
-		if err := e.Filter.Put(uint32(0), twin.state); err != nil {
-			t.Fatal(err)
-		}
+		twin.Clear()
+		twin.After(swept)
+		e.writePosition(twin)
 		for i := range 1000 {
 			flow := numberedFlow(random.Uint64N(1<<40), i%2 == 0)
 			e.say(flow)
-			twin.add(flow)
+			twin.Add(flow)
 		}
-		if !bytes.Equal(e.lines(), twin.bytes(t)) {
+		if !bytes.Equal(e.lines(), twin.Bytes()) {
 			t.Errorf("after %d swept lines: the bits differ", swept)
 		}
 	}
 }
 
 // writeTwin gives the kernel the twin's filter.
-func (e edgeAgent) writeTwin(f filterTwin) {
+func (e edgeAgent) writeTwin(f *filter.Blocked) {
 	e.t.Helper()
 	memory, err := e.FilterLines.Memory()
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	if _, err := memory.WriteAt(f.bytes(e.t), 0); err != nil {
+	if _, err := memory.WriteAt(f.Bytes(), 0); err != nil {
 		e.t.Fatal(err)
 	}
 }
 
 // falsePositives is the share of n flows that were never added and yet are in
 // the twin; for some of them the kernel is asked too.
-func (e edgeAgent) falsePositives(f filterTwin, numbering func(uint64) cookie.Flow, n uint64) float64 {
+func (e edgeAgent) falsePositives(f *filter.Blocked, numbering func(uint64) cookie.Flow, n uint64) float64 {
 	e.t.Helper()
 	found := 0
 	for i := range n {
 		flow := numbering(1<<40 + i)
-		has := f.has(flow)
+		has := f.Has(flow)
 		if has {
 			found++
 		}
@@ -93,9 +92,9 @@ func TestFilterOfAMillionFlowsHasFewFalsePositivesInEightMegabytes(t *testing.T)
 	} {
 		twin := newFilterTwin(e)
 		for generation := range uint64(2) { // filled with different flows
-			twin.after(generation * uint64(len(twin.lines)))
+			twin.After(generation * uint64(len(twin.Lines)))
 			for i := range uint64(flows) {
-				twin.add(numbering(generation<<32 + i))
+				twin.Add(numbering(generation<<32 + i))
 			}
 			e.writeTwin(twin)
 			rate := e.falsePositives(twin, numbering, probes)
@@ -141,33 +140,31 @@ func TestFlowsOfOnlyOneOtherAddressOrPortAreOthers(t *testing.T) {
 }
 
 // sweepTo does so many lines of the sweep by hand.
-func (e edgeAgent) sweepTo(twin *filterTwin, lines int) {
+func (e edgeAgent) sweepTo(twin *filter.Blocked, lines int) {
 	e.t.Helper()
-	twin.sweep(lines)
-	e.writeTwin(*twin)
-	if err := e.Filter.Put(uint32(0), twin.state); err != nil {
-		e.t.Fatal(err)
-	}
+	twin.Sweep(lines)
+	e.writeTwin(twin)
+	e.writePosition(twin)
 }
 
 func TestFlowLivesForOneToTwoGenerations(t *testing.T) {
 	for _, start := range []int{0, 1, 70, 124, 125, 300} {
 		e := newEdge(t)
 		twin := newFilterTwin(e)
-		e.sweepTo(&twin, start)
+		e.sweepTo(twin, start)
 		var flows []cookie.Flow
 		for i := range 50 {
 			flows = append(flows, numberedFlow(uint64(i)*7919, i%2 == 0))
 			e.say(flows[i])
-			twin.add(flows[i])
+			twin.Add(flows[i])
 		}
-		lines := len(twin.lines)
-		e.sweepTo(&twin, lines)
+		lines := len(twin.Lines)
+		e.sweepTo(twin, lines)
 		if slices.ContainsFunc(flows, func(f cookie.Flow) bool { return !e.knows(f) }) {
 			t.Errorf("from line %d: a flow is gone after one generation", start)
 		}
-		e.sweepTo(&twin, lines/2)
-		e.sweepTo(&twin, lines-lines/2)
+		e.sweepTo(twin, lines/2)
+		e.sweepTo(twin, lines-lines/2)
 		if slices.ContainsFunc(flows, e.knows) {
 			t.Errorf("from line %d: a flow is there after two generations", start)
 		}

@@ -129,7 +129,7 @@ func benches(t *testing.T) map[string]func(*testing.T) *bench {
 			e := newEdge(t)
 			b := newBench(e.agent, prog(e), newModel(newFilterTwin(e)), judge)
 			b.check = func() {
-				if !bytes.Equal(e.lines(), b.model.twin.bytes(t)) {
+				if !bytes.Equal(e.lines(), b.model.twin.Bytes()) {
 					t.Error("the filter differs from its twin")
 				}
 				e.forget()
@@ -147,7 +147,7 @@ func benches(t *testing.T) map[string]func(*testing.T) *bench {
 			func(m *model, f []byte) decision { return m.inside(readSKB(f)) }),
 		"server_ingress": func(t *testing.T) *bench {
 			s := newServer(t)
-			return newBench(s.agent, s.ServerIngress, newModel(filterTwin{}),
+			return newBench(s.agent, s.ServerIngress, newModel(nil),
 				func(m *model, f []byte) decision { return m.server(readSKB(f)) })
 		},
 	}

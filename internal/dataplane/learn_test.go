@@ -23,21 +23,19 @@ func TestAnnouncedFlowsHaveTheFiltersBits(t *testing.T) {
 	edge, twin, random := e.edge(), newFilterTwin(e), newRandom(t)
 	for _, swept := range []uint64{0, 60, 125, 3000} {
 		e.forget()
-		twin.clear()
-		twin.after(swept)
-		if err := e.Filter.Put(uint32(0), twin.state); err != nil {
-			t.Fatal(err)
-		}
+		twin.Clear()
+		twin.After(swept)
+		e.writePosition(twin)
 		var flows []control.Flow
 		for i := range 1000 {
 			flow := numberedFlow(random.Uint64N(1<<40), i%2 == 0)
 			flows = append(flows, announcedFlow(flow))
-			twin.add(flow)
+			twin.Add(flow)
 		}
 		if n, err := edge.Learn(flows); err != nil || n != len(flows) {
 			t.Fatalf("%d of %d learnt: %v", n, len(flows), err)
 		}
-		if !bytes.Equal(e.lines(), twin.bytes(t)) {
+		if !bytes.Equal(e.lines(), twin.Bytes()) {
 			t.Errorf("after %d swept lines: the bits differ", swept)
 		}
 	}

@@ -20,7 +20,7 @@ func (s *Server) TranslateStamps(client, server netip.AddrPort, shift uint32) er
 	const scale = 7
 	value := serverTranslation{
 		State:      uint8(serverTranslationStateTRANSLATION_ESTABLISHED),
-		StampDelta: shift, Timestamps: 1, ClientScale: scale, AnnouncedScale: scale, KernelScale: scale,
+		StampDelta: shift, Options: translationOptions(scale, scale, scale, true),
 	}
 	key := serverEndpoints{
 		ClientBe: wordsOf(client.Addr()), ClientPortBe: client.Port()<<8 | client.Port()>>8,
@@ -33,6 +33,16 @@ func (s *Server) TranslateStamps(client, server netip.AddrPort, shift uint32) er
 		return fmt.Errorf("set translating: %w", err)
 	}
 	return nil
+}
+
+// translationOptions are a connection's three window scales, and whether it has
+// timestamps.
+func translationOptions(client, announced, kernel uint16, timestamps bool) uint16 {
+	options := client | announced<<serverTranslationOptionsTRANSLATION_ANNOUNCED_SHIFT | kernel<<serverTranslationOptionsTRANSLATION_KERNEL_SHIFT
+	if timestamps {
+		options |= uint16(serverTranslationOptionsTRANSLATION_TIMESTAMPS)
+	}
+	return options
 }
 
 // wordsOf is an address as it lies in the tables, IPv4 mapped into IPv6.

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"smartcookie/internal/cookie"
+	"smartcookie/internal/filter"
 	"smartcookie/internal/policy"
 	"smartcookie/test/wire"
 )
@@ -13,11 +14,11 @@ import (
 // frame. It is written from the contract, by other means than theirs.
 type model struct {
 	verified map[cookie.Flow]bool
-	twin     filterTwin
+	twin     *filter.Blocked
 	listed   map[listing]bool
 }
 
-func newModel(twin filterTwin) *model {
+func newModel(twin *filter.Blocked) *model {
 	return &model{verified: make(map[cookie.Flow]bool), twin: twin, listed: make(map[listing]bool)}
 }
 
@@ -213,7 +214,7 @@ func (m *model) proves(s wire.Seen, flow cookie.Flow, id int, w cookie.Window) b
 
 func (m *model) add(flow cookie.Flow) {
 	m.verified[flow] = true
-	m.twin.add(flow)
+	m.twin.Add(flow)
 }
 
 // inside is the edge's decision on a frame from a server.

@@ -191,20 +191,27 @@ type serverSynKept struct {
 }
 
 type serverTranslation struct {
-	_              structs.HostLayout
-	ExpiresNs      uint64
-	ClientIsn      uint32
-	Cookie         uint32
-	Delta          uint32
-	StampDelta     uint32
-	State          uint8
-	Timestamps     uint8
-	ClientScale    uint8
-	AnnouncedScale uint8
-	KernelScale    uint8
-	Requeues       uint8
-	AckedHigh      uint16
+	_          structs.HostLayout
+	ExpiresNs  uint64
+	ClientIsn  uint32
+	Cookie     uint32
+	Delta      uint32
+	StampDelta uint32
+	State      uint8
+	Requeues   uint8
+	Options    uint16
+	AckedHigh  uint16
+	SentHigh   uint16
 }
+
+type serverTranslationOptions uint32
+
+const (
+	serverTranslationOptionsTRANSLATION_SCALE_MASK      serverTranslationOptions = 15
+	serverTranslationOptionsTRANSLATION_ANNOUNCED_SHIFT serverTranslationOptions = 4
+	serverTranslationOptionsTRANSLATION_KERNEL_SHIFT    serverTranslationOptions = 8
+	serverTranslationOptionsTRANSLATION_TIMESTAMPS      serverTranslationOptions = 4096
+)
 
 type serverTranslationState uint32
 

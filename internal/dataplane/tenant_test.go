@@ -164,6 +164,49 @@ func TestEndsOfTenantsConnectionsAreRead(t *testing.T) {
 	}
 }
 
+// A proven first packet from the port of a live connection begins another one, unless
+// its numbers may be that connection's: one of its packets has a valid cookie by chance.
+func TestNumbersOfALiveConnectionBeginNoOther(t *testing.T) {
+	s := newTenants(t)
+	const far, window = 1 << 30, 8 << 20
+	for _, syn := range []wire.Packet{syn4(""), syn6("")} {
+		for _, c := range []struct {
+			name          string
+			isn, ack      uint32 // ahead of the old connection's
+			sent, repeats uint32 // by the server
+			verdict       string
+		}{
+			{"ISN and cookie far off", far, far, 0, 0, "setup_translated"},
+			{"ISN in the old window, nothing sent", 5000, far, 0, 0, "setup_translated"},
+			{"ISN just behind the old one", 0xffffffff, far, 0, 0, "setup_translated"},
+			{"ISN far off, acknowledges what was sent", far, far, far, 0, "setup_translated"},
+			{"acknowledges what was sent", 5000, far, far, 0, "pass_connection"},
+			{"of which some is sent again", 5000, far, far, far / 2, "pass_connection"},
+			{"a window behind", 5000, far - window, far, 0, "pass_connection"},
+			{"two windows behind", 5000, far - 2*window, far, 0, "setup_translated"},
+			{"a long packet ahead", 5000, far + 1<<19, far, 0, "pass_connection"},
+			{"a window ahead", 5000, far + window, far, 0, "setup_translated"},
+		} {
+			first := firstOf(syn, 0)
+			s.translated(first, func(v *serverTranslation) {
+				v.ClientIsn, v.Cookie = first.Seq-1-c.isn, first.Ack-1-c.ack
+			})
+			server := reversed(first)
+			server.Flags, server.Ack = wire.ACK, first.Seq-c.isn
+			for _, sent := range []uint32{c.sent, c.repeats} {
+				if sent > 0 {
+					server.Seq = first.Ack - c.ack + usualTranslation.Delta + sent
+					s.fromTenant(server.Frame())
+				}
+			}
+			if got := s.toTenant(first.Frame()); got.verdict != c.verdict {
+				t.Errorf("%s, %s: %s, want %s", syn.Source, c.name, got.verdict, c.verdict)
+			}
+			syn.Source = portAfter(syn.Source)
+		}
+	}
+}
+
 // What is of no connection is the tenant's to judge, unless the agent is strict.
 func TestUnprovenPacketsAreTheTenantsUnlessStrict(t *testing.T) {
 	client := bothFamilies()[0]

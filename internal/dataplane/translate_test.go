@@ -17,7 +17,7 @@ import (
 // the client applies 7.
 var usualTranslation = serverTranslation{
 	ClientIsn: 1000, Cookie: 0xfffffff0, Delta: 0x12345678, StampDelta: 0x00ff00ff,
-	State: uint8(serverTranslationStateTRANSLATION_ESTABLISHED), Timestamps: 1, ClientScale: 5, AnnouncedScale: 7, KernelScale: 9,
+	State: uint8(serverTranslationStateTRANSLATION_ESTABLISHED), Options: translationOptions(5, 7, 9, true),
 }
 
 func newTranslator(t *testing.T) serverAgent {
@@ -178,7 +178,7 @@ func TestWindowsAreRoundedDownButNotClosed(t *testing.T) {
 	s := newTranslator(t)
 	client := bothFamilies()[0]
 	for _, c := range []struct {
-		client, announced, kernel uint8
+		client, announced, kernel uint16
 		window, out               uint16
 	}{
 		{7, 7, 7, 1234, 1234},
@@ -191,7 +191,7 @@ func TestWindowsAreRoundedDownButNotClosed(t *testing.T) {
 		{15, 7, 15, 1234, 1234},
 	} {
 		s.translated(client, func(v *serverTranslation) {
-			v.ClientScale, v.AnnouncedScale, v.KernelScale = c.client, c.announced, c.kernel
+			v.Options = translationOptions(c.client, c.announced, c.kernel, true)
 		})
 		p := reversed(client)
 		p.Window = c.window
@@ -201,7 +201,7 @@ func TestWindowsAreRoundedDownButNotClosed(t *testing.T) {
 			t.Errorf("%+v: %x, want %x", c, got.out, want.Frame())
 		}
 	}
-	s.translated(client, func(v *serverTranslation) { v.ClientScale, v.KernelScale = 4, 15 })
+	s.translated(client, func(v *serverTranslation) { v.Options = translationOptions(4, 7, 15, true) })
 	for window, want := range map[uint16]uint16{0: 0, 100: 1600, 5000: 65535} {
 		in := client
 		in.Window = window
@@ -245,7 +245,7 @@ func TestOwnSYNACKIsSwallowed(t *testing.T) {
 	for _, client := range bothFamilies() {
 		key, value := endpointsOf(client), usualTranslation
 		value.State, value.Delta, value.StampDelta = uint8(serverTranslationStateTRANSLATION_SYN_SENT), 0, 500
-		value.KernelScale = 15
+		value.Options = translationOptions(5, 7, 15, true)
 		if err := s.Translating.Set(true); err != nil {
 			t.Fatal(err)
 		}
@@ -264,7 +264,7 @@ func TestOwnSYNACKIsSwallowed(t *testing.T) {
 		if err := s.HalfOpen.Lookup(key, &value); err != nil {
 			t.Fatal(err)
 		}
-		if value.Delta != 100-usualTranslation.Cookie || value.StampDelta != 1500 || value.KernelScale != 9 {
+		if value.Delta != 100-usualTranslation.Cookie || value.StampDelta != 1500 || value.Options != usualTranslation.Options {
 			t.Errorf("learnt %+v", value)
 		}
 		p.Seq++ // the kernel has begun anew

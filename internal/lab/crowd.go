@@ -7,10 +7,6 @@ import (
 	"net/netip"
 )
 
-// Clients come in batches, as many as there are requests in a second, and each
-// makes so many requests, a second apart.
-const visits = 4
-
 // visit is one client's request.
 type visit struct {
 	from  netip.Addr // not valid: whatever the kernel chooses
@@ -25,9 +21,9 @@ func (o *LoadOptions) visit(n int) visit {
 	if !o.Crowd.IsValid() {
 		return visit{first: n == 0}
 	}
-	batch, place := n/(o.Rate*visits), n%(o.Rate*visits)
-	client := batch*o.Rate + place%o.Rate
-	return visit{from: memberOf(o.Crowd, uint16(client+1)), first: place < o.Rate}
+	batch, place := n/(o.Batch*o.Visits), n%(o.Batch*o.Visits)
+	client := o.Skip + batch*o.Batch + place%o.Batch
+	return visit{from: memberOf(o.Crowd, uint16(client+1)), first: place < o.Batch}
 }
 
 // memberOf is a client of the crowd. Each has an IPv6 network of its own, since

@@ -28,6 +28,11 @@ type LoadOptions struct {
 	// Crowd is where the clients' addresses come from; the host's own if not
 	// valid.
 	Crowd netip.Prefix
+	// Clients of a crowd come in batches, Rate if 0, and each makes so many
+	// requests, 4 if 0: as far apart as it takes all of a batch to make one.
+	Batch, Visits int
+	// Skip is how many of the crowd have come before, in other loads.
+	Skip int
 	// Again sends a request once more whose connection was reset.
 	Again bool
 }
@@ -38,6 +43,12 @@ func (o *LoadOptions) defaults() {
 	}
 	if o.Workers == 0 {
 		o.Workers = 512
+	}
+	if o.Batch == 0 {
+		o.Batch = o.Rate
+	}
+	if o.Visits == 0 {
+		o.Visits = 4
 	}
 	if o.Timeout == 0 {
 		o.Timeout = 2 * time.Second
@@ -66,6 +77,10 @@ type ContactReport struct {
 	P99      float64 `json:"p99_ms"`
 	Max      float64 `json:"max_ms"`
 	Repeated uint64  `json:"repeated"` // sent again, as their connection was reset
+	// Percentiles that only so many requests can tell: 0 if fewer succeeded.
+	P90   float64 `json:"p90_ms,omitempty"`    // 10
+	P999  float64 `json:"p99_9_ms,omitempty"`  // 1,000
+	P9999 float64 `json:"p99_99_ms,omitempty"` // 10,000
 }
 
 // reportEvery is how often a running load tells how it goes.
@@ -227,7 +242,17 @@ func (c *contactRecord) report() ContactReport {
 	return ContactReport{
 		Requests: c.requests, OK: uint64(len(c.latencies)), Repeated: c.repeated,
 		P50: quantile(c.latencies, 0.50), P99: quantile(c.latencies, 0.99), Max: quantile(c.latencies, 1),
+		P90: tail(c.latencies, 10), P999: tail(c.latencies, 1_000), P9999: tail(c.latencies, 10_000),
 	}
+}
+
+// tail returns what one latency of so many exceeds, in milliseconds. Sorted
+// ascending; 0 if there are fewer.
+func tail(sorted []time.Duration, of int) float64 {
+	if len(sorted) < of {
+		return 0
+	}
+	return quantile(sorted, 1-1/float64(of))
 }
 
 // quantile returns the smallest latency, in milliseconds, that the given share

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"time"
 )
 
@@ -36,6 +36,20 @@ func Serve(ctx context.Context, log *slog.Logger) error {
 	return nil
 }
 
-func greet(w http.ResponseWriter, _ *http.Request) {
-	_, _ = io.WriteString(w, "served\n") // a client that has gone is its own affair
+// bodyLimit bounds what a client may ask for.
+const bodyLimit = 1 << 20
+
+// greet answers in a word, or in as many bytes as the path asks for.
+func greet(w http.ResponseWriter, r *http.Request) {
+	body := []byte("served\n")
+	if size := r.URL.Path[1:]; size != "" {
+		n, err := strconv.ParseUint(size, 10, 32)
+		if err != nil || n > bodyLimit {
+			http.Error(w, fmt.Sprintf("no page but / and /1 to /%d, bytes", bodyLimit), http.StatusNotFound)
+			return
+		}
+		body = make([]byte, n)
+	}
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	_, _ = w.Write(body) // a client that has gone is its own affair
 }

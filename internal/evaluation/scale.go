@@ -1,0 +1,98 @@
+package evaluation
+
+import (
+	"math"
+
+	"gonum.org/v1/plot"
+)
+
+// scale says where an axis has its values, and its ticks.
+type scale struct {
+	Axis
+	// Where nothing stands on a logarithmic axis, which has no place for it, and
+	// whether there is any.
+	zero float64
+	has  bool
+}
+
+// scales are the panel's own: nothing stands a decade, or a part of one, before
+// the smallest figure.
+func (p Panel) scales() (x, y scale) {
+	x, y = scale{Axis: p.X, zero: math.Inf(1)}, scale{Axis: p.Y, zero: math.Inf(1)}
+	for _, s := range p.Series {
+		for _, point := range s.Points {
+			x.see(point.X)
+			y.see(point.Median)
+		}
+	}
+	return x, y
+}
+
+func (s *scale) see(value float64) {
+	if value <= 0 {
+		s.has = true
+	} else if s.Log {
+		s.zero = min(s.zero, math.Ceil(math.Log10(value))-1)
+	}
+}
+
+func (s scale) at(value float64) float64 {
+	switch {
+	case s.Log && value > 0:
+		return math.Log10(value)
+	case s.Log && math.IsInf(s.zero, 1): // nothing but nothing
+		return 0
+	case s.Log:
+		return s.zero
+	case s.Tail:
+		return -math.Log10(1 - value/100)
+	}
+	return value
+}
+
+// Ticks are the usual ones, with short numbers; of logarithms the powers of ten,
+// of percentiles the nines.
+func (s scale) Ticks(low, high float64) []plot.Tick {
+	switch {
+	case s.Log:
+		return s.powers(low, high)
+	case s.Tail:
+		return s.nines(high)
+	}
+	all := plot.DefaultTicks{}.Ticks(low, high)
+	for i := range all {
+		if all[i].Label != "" {
+			all[i].Label = Short(all[i].Value)
+		}
+	}
+	return all
+}
+
+func (s scale) powers(low, high float64) (all []plot.Tick) {
+	for power := math.Floor(low); power <= math.Ceil(high); power++ {
+		label := Short(math.Pow(10, power))
+		if s.has && power == s.zero {
+			label = "0"
+		}
+		all = append(all, plot.Tick{Value: power, Label: label})
+	}
+	return all
+}
+
+func (s scale) nines(high float64) []plot.Tick {
+	all := []plot.Tick{{Value: s.at(50), Label: number(50)}}
+	for nines := 1.0; nines <= math.Ceil(high); nines++ {
+		share := 100 - math.Pow(10, 2-nines)
+		all = append(all, plot.Tick{Value: nines, Label: number(math.Round(share*1e9) / 1e9)})
+	}
+	return all
+}
+
+// name is a value of the axis as tables head their columns: of percentiles no
+// digit is too many.
+func (s scale) name(value float64) string {
+	if s.Tail {
+		return number(value)
+	}
+	return Short(value)
+}

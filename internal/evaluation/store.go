@@ -1,0 +1,155 @@
+package evaluation
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// cellsFile has a line for each cell that has been measured, behind a line that
+// says of which run they are.
+const cellsFile = "cells.jsonl"
+
+// header tells whether cells of an earlier start belong to this run.
+type header struct {
+	Schema  int       `json:"schema"`
+	Effort  string    `json:"effort"`
+	Machine Machine   `json:"machine"`
+	Started time.Time `json:"started"`
+}
+
+// record is a cell's line.
+type record struct {
+	Experiment string `json:"experiment"`
+	CellID
+	Figures Figures `json:"figures,omitempty"`
+	Absent  string  `json:"absent,omitempty"` // why the subject is not there
+	Seconds float64 `json:"seconds"`
+}
+
+// store keeps cells as they are measured.
+type store struct {
+	header header
+	file   *os.File
+	kept   map[string]Taken             // by experiment
+	absent map[string]map[string]string // why, by experiment and subject
+}
+
+// openStore begins a run in a directory, or takes up the one that is there.
+func openStore(dir string, effort Effort, now time.Time) (*store, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make the output's directory: %w", err)
+	}
+	s := &store{kept: make(map[string]Taken), absent: make(map[string]map[string]string)}
+	want := header{Schema: SchemaVersion, Effort: effort.String(), Machine: ThisMachine(), Started: now}
+	file, err := os.OpenFile(filepath.Join(dir, cellsFile), os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("open the cells: %w", err)
+	}
+	s.file = file
+	if err := s.read(want); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", file.Name(), err), file.Close())
+	}
+	return s, nil
+}
+
+// read takes what is there. A line that was being written when the run ended is
+// cut off.
+func (s *store) read(want header) error {
+	lines, whole := bufio.NewReader(s.file), int64(0)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			break // the end, or half a line
+		}
+		if whole == 0 {
+			err = s.readHeader(line, want)
+		} else {
+			err = s.readRecord(line)
+		}
+		if err != nil {
+			return err
+		}
+		whole += int64(len(line))
+	}
+	if err := s.file.Truncate(whole); err != nil {
+		return err
+	}
+	if _, err := s.file.Seek(whole, 0); err != nil {
+		return err
+	}
+	if whole > 0 {
+		return nil
+	}
+	s.header = want
+	return s.append(want)
+}
+
+func (s *store) readHeader(line []byte, want header) error {
+	if err := json.Unmarshal(line, &s.header); err != nil {
+		return fmt.Errorf("its first line: %w", err)
+	}
+	want.Started = s.header.Started
+	if s.header != want {
+		return errors.New("another run, effort, build or machine; choose another directory, or remove this one")
+	}
+	return nil
+}
+
+func (s *store) readRecord(line []byte) error {
+	var r record
+	if err := json.Unmarshal(line, &r); err != nil {
+		return fmt.Errorf("a cell: %w", err)
+	}
+	s.take(r)
+	return nil
+}
+
+func (s *store) take(r record) {
+	if r.Absent != "" {
+		if s.absent[r.Experiment] == nil {
+			s.absent[r.Experiment] = make(map[string]string)
+		}
+		s.absent[r.Experiment][r.Subject] = r.Absent
+		return
+	}
+	if s.kept[r.Experiment] == nil {
+		s.kept[r.Experiment] = make(Taken)
+	}
+	s.kept[r.Experiment][r.CellID] = r.Figures
+}
+
+// keep writes a cell down before the next one begins.
+func (s *store) keep(r record) error {
+	s.take(r)
+	return s.append(r)
+}
+
+func (s *store) append(v any) error {
+	line, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode: %w", err)
+	}
+	if _, err := s.file.Write(append(line, '\n')); err != nil {
+		return fmt.Errorf("write: %w", err)
+	}
+	return nil
+}
+
+// knows tells whether anything of an experiment is kept.
+func (s *store) knows(experiment string) bool {
+	return len(s.kept[experiment]) > 0 || len(s.absent[experiment]) > 0
+}
+
+// has tells whether a cell need not be measured any more.
+func (s *store) has(experiment string, id CellID) bool {
+	if _, absent := s.absent[experiment][id.Subject]; absent {
+		return true
+	}
+	_, ok := s.kept[experiment][id]
+	return ok
+}
