@@ -8,6 +8,7 @@
 #ifndef SMARTCOOKIE_AGENTS_H
 #define SMARTCOOKIE_AGENTS_H
 
+#include "acting.h"
 #include "memo.h"
 
 enum { AGENTS_MAX = 1024, LISTENERS_MAX = 65536 };
@@ -49,8 +50,8 @@ enum stance {
 	STANCE_SERVICE = 0x07ff, /* the id */
 	STANCE_SILENT = 0x0800,  /* the agent is silent: it confirms nothing */
 	/* with no service, another port of a protected address: */
-	STANCE_OTHER = 0x0800,  /* where a service is always defended */
-	STANCE_MAYBE = 0x1000,  /* where none is */
+	STANCE_OTHER = 0x0800,  /* where a service acts */
+	STANCE_QUIET = 0x1000,  /* where none does */
 	STANCE_STOPS = 0x1000,  /* the agent is silent: no new connections */
 	STANCE_CLOSED = 0x2000, /* nobody listens */
 	STANCE_LEARNS = 0x4000, /* unknown packets pass */
@@ -112,36 +113,14 @@ INLINE u32 agent_stance(u32 id, const u32 address[4], bool v6, u16 port)
 /* TCP to ports of no service at protected addresses is lost; set when loading. */
 const volatile bool other_tcp_drops = false;
 
-struct enforced {
-	u32 first; /* range */
-	u32 found;
-};
-
-/* Random ports come here each time: what is found behind these is asked about again
- * when a packet comes. */
-enum { RANGES_ASKED = 64 };
-
-static long enforced_range(u32 i, struct enforced *e)
-{
-	u32 index = e->first + i;
-	const struct port_range *range = bpf_map_lookup_elem(&port_ranges, &index);
-	const struct service *service = range ? service_get(range->service) : NULL;
-
-	e->found = service && (service->mode == MODE_ALWAYS || service->mode == MODE_STARTING);
-	return e->found;
-}
-
-/* Whether a service of the prefix is always defended: then nothing more has to be
- * asked when a packet comes. */
+/* Found once for each port: while a service acts, a packet has no more to ask. */
 INLINE u32 other_stance(const struct port_set *set)
 {
-	struct enforced e = {};
+	u32 monitored;
 
 	if (!set)
 		return SERVICE_NONE;
-	e.first = set->first;
-	bpf_loop(set->count < RANGES_ASKED ? set->count : RANGES_ASKED, enforced_range, &e, 0);
-	return e.found ? STANCE_OTHER : STANCE_MAYBE;
+	return acting_at(set, &monitored) ? STANCE_OTHER : STANCE_QUIET;
 }
 
 NOINLINE u32 stance_search(const u32 *address, bool v6, u16 port)
@@ -160,7 +139,7 @@ NOINLINE u32 stance_search(const u32 *address, bool v6, u16 port)
 /* The service's id, and how we stand to its agent (enum stance). */
 INLINE u32 service_find(const u32 address[4], bool v6, u16 port, u64 version)
 {
-	return memo_find(address, v6, port, version, stance_search);
+	return memo_find(address, v6, port, version + acting_changes, stance_search);
 }
 
 _Static_assert((int)SERVICES_MAX <= (int)STANCE_SERVICE, "a stance leaves room for the id");

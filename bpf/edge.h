@@ -59,21 +59,16 @@ INLINE const struct service *edge_service(const struct packet *p, const struct m
 	return service;
 }
 
-/* Whether any service of the address is defended now. If none is, *monitored is
- * one that counts what it would do. */
-NOINLINE u32 address_is_defended(const struct packet *p, u32 *monitored)
-{
-	const struct port_set *set = p ? prefix_find(p->flow.destination, p->flow.v6) : NULL;
-
-	return set && defended_at(set, monitored);
-}
-
+/* Where nothing acts, what is monitored counts the packet. */
 INLINE int drop_other_port(struct xdp_md *ctx, const struct packet *p, u32 stance)
 {
 	u32 monitored = SERVICE_NONE;
 
-	if (stance & STANCE_OTHER || address_is_defended(p, &monitored))
+	if (stance & STANCE_OTHER)
 		return drop(SERVICE_NONE, VERDICT_DROP_OTHER_PORT);
+	const struct port_set *set = prefix_find(p->flow.destination, p->flow.v6);
+	if (set)
+		acting_at(set, &monitored);
 	return pass(ctx, p, monitored,
 		    monitored == SERVICE_NONE ? VERDICT_PASS_OTHER : VERDICT_DROP_OTHER_PORT);
 }
@@ -182,7 +177,7 @@ INLINE bool source_is_monitored(const struct packet *p, enum parsed parsed, u32 
 			return service && service->mode == MODE_MONITOR;
 	}
 	*monitored = SERVICE_NONE;
-	return !defended_at(NULL, monitored) && *monitored != SERVICE_NONE;
+	return !acting_at(NULL, monitored) && *monitored != SERVICE_NONE;
 }
 
 /* There are lists: whether the packet is lost for its source. */
@@ -430,7 +425,7 @@ GLOBAL int edge_unparsed(struct xdp_md *ctx, struct packet *p, enum parsed parse
 		return pass_up(SERVICE_NONE, VERDICT_PASS_OTHER); /* an error may quote */
 	if (parsed != PARSED_VLAN_DEPTH && !set)
 		return pass(ctx, p, SERVICE_NONE, VERDICT_PASS_OTHER);
-	if (defended_at(set, &monitored))
+	if (acting_at(set, &monitored))
 		return drop(SERVICE_NONE, fault);
 	return pass(ctx, p, monitored, monitored == SERVICE_NONE ? VERDICT_PASS_OTHER : fault);
 }

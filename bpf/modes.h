@@ -8,7 +8,6 @@
 #define SMARTCOOKIE_MODES_H
 
 #include "agents.h"
-#include "defended.h"
 #include "epoch.h"
 #include "filter.h"
 #include "lib/detect.h"
@@ -154,8 +153,12 @@ NOINLINE void detector_look(u32 id, struct service *service, u64 now_ns)
 	}
 	bpf_loop(cpu_count, tally_add, &total, 0);
 	detect_count(d, &total.sum, now_ns);
-	if (service->mode == MODE_AUTO)
-		detect_decide(d, now_ns);
+	if (service->mode != MODE_AUTO)
+		return;
+	bool acted = d->phase != DETECTOR_PASSIVE;
+	detect_decide(d, now_ns);
+	if (acted != (d->phase != DETECTOR_PASSIVE))
+		__sync_fetch_and_add(&acting_changes, 1); /* a full barrier before it */
 }
 
 struct looking {

@@ -14,14 +14,16 @@
  * runs, and a packet pays one load and one branch for it. */
 volatile struct source_state sources SEC(".data.sources") = {};
 
-/* What each CPU has last found not to be denied, by anything: who sends many
- * packets is looked up once, however long the list is. */
+/* What each CPU has last found of a source: who sends many packets is looked up
+ * once, however long the lists are. */
 enum { SOURCE_MEMO_BITS = 10 };
 
 struct source_memo {
 	u32 address[4];
-	u32 v6;
+	u16 v6;
+	u16 denied;
 	u32 version;
+	u64 until_ns; /* that it holds, coarse monotonic, or LISTED_FOR_GOOD */
 };
 
 struct {
@@ -85,12 +87,15 @@ INLINE struct prefix6 source_key6(const struct flow *f, u32 length)
 	return key;
 }
 
+#define LISTED_FOR_GOOD (~0ULL)
+
 /*
- * Whether a prefix around the source holds. One that has expired and is not
- * removed yet hides those around it: look behind it. Should that many be
- * nested, the packet counts as not listed until the daemon has removed some.
+ * Until when a prefix around the source holds; 0: none does. One that has
+ * expired and is not removed yet hides those around it: look behind it. Should
+ * that many be nested, the packet counts as not listed until the daemon has
+ * removed some.
  */
-INLINE bool source_listed(void *list4, void *list6, const struct flow *f)
+INLINE u64 source_listed(void *list4, void *list6, const struct flow *f)
 {
 	struct prefix6 key = source_key6(f, f->v6 ? 128 : 32); /* begins as a prefix4 does */
 
@@ -99,20 +104,25 @@ INLINE bool source_listed(void *list4, void *list6, const struct flow *f)
 			f->v6 ? bpf_map_lookup_elem(list6, &key) : bpf_map_lookup_elem(list4, &key);
 
 		if (!l)
-			return false;
-		if (!l->until_ns || l->until_ns > bpf_ktime_get_coarse_ns())
-			return true;
+			return 0;
+		u64 until_ns = l->until_ns;
+
+		if (!until_ns)
+			return LISTED_FOR_GOOD;
+		if (until_ns > bpf_ktime_get_coarse_ns())
+			return until_ns;
 		if (!l->length)
-			return false;
+			return 0;
 		key.length = l->length - 1U;
 	}
-	return false;
+	return 0;
 }
 
-/* Exempt from deny and from every limit, never from the cookie. */
-GLOBAL int source_allowed(const struct flow *f)
+/* Exempt from deny and from every limit, never from the cookie: until when, 0 if
+ * it is not. */
+GLOBAL u64 source_allowed(const struct flow *f)
 {
-	return f && source_listed(&allow4, &allow6, f);
+	return f ? source_listed(&allow4, &allow6, f) : 0;
 }
 
 INLINE struct source_memo *source_memo(const struct flow *f)
@@ -129,27 +139,41 @@ INLINE bool source_memo_is(const struct source_memo *m, const struct flow *f, u3
 {
 	if (m->address[0] != f->source[0] || m->v6 != f->v6 || m->version != version)
 		return false;
-	return !f->v6 || (m->address[1] == f->source[1] && m->address[2] == f->source[2] &&
-			  m->address[3] == f->source[3]);
+	if (f->v6 && (m->address[1] != f->source[1] || m->address[2] != f->source[2] ||
+		      m->address[3] != f->source[3]))
+		return false;
+	return m->until_ns == LISTED_FOR_GOOD || m->until_ns > bpf_ktime_get_coarse_ns();
 }
 
-/* An expired prefix is remembered as none at all; one that is there is not
- * remembered, since it may expire. */
-INLINE bool source_denied(const struct flow *f)
+/* While the lists stay as they are, time takes prefixes off them and puts none on:
+ * who is denied is so until that prefix expires, or there may be another around it;
+ * who is allowed likewise, and who is not on deny never will be. */
+NOINLINE void source_look_up(struct source_memo *m, const struct flow *f, u32 version)
 {
-	struct source_memo *m = source_memo(f);
-	u32 version = sources.version; /* read before the list is: it may change meanwhile */
+	if (!m || !f)
+		return; /* cannot be: the verifier's doubt */
+	u64 denied_ns = source_listed(&deny4, &deny6, f);
+	u64 allowed_ns = denied_ns ? source_allowed(f) : LISTED_FOR_GOOD;
 
-	if (!m || source_memo_is(m, f, version))
-		return false; /* there is a slot for each hash */
-	if (source_listed(&deny4, &deny6, f))
-		return !source_allowed(f);
 	m->version = version;
 	m->v6 = f->v6;
 	m->address[0] = f->source[0];
 	for (int i = 1; i < 4 && f->v6; i++)
 		m->address[i] = f->source[i];
-	return false;
+	m->denied = !allowed_ns;
+	m->until_ns = allowed_ns ? allowed_ns : denied_ns;
+}
+
+INLINE bool source_denied(const struct flow *f)
+{
+	struct source_memo *m = source_memo(f);
+	u32 version = sources.version; /* read before the lists are: they may change meanwhile */
+
+	if (!m)
+		return false; /* cannot be: there is a slot for each hash */
+	if (UNLIKELY(!source_memo_is(m, f, version)))
+		source_look_up(m, f, version);
+	return m->denied;
 }
 
 INLINE const struct place *source_place(const struct flow *f)

@@ -368,7 +368,7 @@ enum source_check { SOURCES_DENIED = 1, SOURCES_PLACED = 2 };
 
 struct source_state {
 	__u32 checks;  /* enum source_check */
-	__u32 version; /* of the list deny, raised after every change of it; not 0 */
+	__u32 version; /* of deny and allow, raised after every change of them; not 0 */
 };
 
 /* The tries to get an answer that a network has made. */

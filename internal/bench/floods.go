@@ -119,7 +119,7 @@ func deniedAround(others int) func(*dataplane.EdgeConfig) {
 			a := f.Source.Addr().Next()
 			c.Floods.Deny = append(c.Floods.Deny, netip.PrefixFrom(a, a.BitLen()))
 		}
-		for i := range others {
+		for i := range others { // vary_source in bench.h makes them alike
 			n := uint32(i)*2654435761 | 1<<31 // all over, and none of the clients'
 			four := [4]byte{byte(n>>24) | 0x80, byte(n >> 16), byte(n >> 8), byte(n)}
 			six := [16]byte{0x2a, four[0], four[1], four[2], four[3], byte(i), byte(i >> 8), byte(i >> 16)}
@@ -132,6 +132,12 @@ func deniedAround(others int) func(*dataplane.EdgeConfig) {
 func deniedFar(c *dataplane.EdgeConfig) {
 	deniedAround(manyDenied)(c)
 	c.Floods.Deny = c.Floods.Deny[len(flowsOf()):]
+}
+
+// adaptive has a service in mode auto, which a flood makes act.
+func adaptive(c *dataplane.EdgeConfig) {
+	c.Floods.DropOther = true
+	c.Services[0].Mode, c.Services[0].Detect = policy.Adaptive, policy.DefaultDetect
 }
 
 func careful(change func(*policy.Service)) func(*dataplane.EdgeConfig) {
@@ -153,6 +159,15 @@ func strange(all ...floodCase) func(*testBench) []*testCase {
 	return func(b *testBench) []*testCase { return b.floodCases(all) }
 }
 
+// ofOneAndMany is a source of the long list, and all of them in turn.
+func ofOneAndMany(b *testBench) []*testCase {
+	many := b.floodCases([]floodCase{{"deny, a million, many sources", ackOf, "drop_denied", 0}})
+	for _, c := range many {
+		c.prog = "outside_many"
+	}
+	return append(b.floodCases([]floodCase{{"deny, a million", ackOf, "drop_denied", 0}}), many...)
+}
+
 // floodBenches are edges with one of the lists or limits each.
 func floodBenches() []benchKind {
 	kind := func(change func(*dataplane.EdgeConfig), cases func(*testBench) []*testCase) benchKind {
@@ -164,9 +179,10 @@ func floodBenches() []benchKind {
 	return []benchKind{
 		kind(deniedAround(0), strange(floodCase{"deny, one prefix", ackOf, "drop_denied", 0})),
 		kind(deniedFar, known(floodCase{"filter hit, a million denied", ackOf, "pass_verified", 0})),
-		kind(deniedAround(manyDenied), strange(floodCase{"deny, a million", ackOf, "drop_denied", 0})),
+		kind(deniedAround(manyDenied), ofOneAndMany),
 		kind(elsewhere, known(floodCase{"filter hit, a deny list", ackOf, "pass_verified", 0})),
 		kind(func(c *dataplane.EdgeConfig) { c.Floods.DropOther = true }, strange(floodCase{"other_tcp", otherPortOf, "drop_other_port", 0})),
+		kind(adaptive, strange(floodCase{"other_tcp, auto", otherPortOf, "drop_other_port", 0}, floodCase{"fragment, auto", fragmentOf, "drop_fragment", 0})),
 		kind(careful(func(s *policy.Service) { s.MinTTL = 5 }), strange(floodCase{"min_ttl", expiringOf, "drop_low_ttl", 0})),
 		kind(careful(func(s *policy.Service) { s.MinTTL = 5 }), known(floodCase{"filter hit, min_ttl", ackOf, "pass_verified", 0})),
 		kind(careful(func(s *policy.Service) { s.PacketsPerFlow = 1 }), known(floodCase{"packets_per_flow", ackOf, "drop_flow_budget", 10})),

@@ -13,6 +13,14 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type kernelActingMemo struct {
+	_         structs.HostLayout
+	Version   uint64
+	Set       kernelPortSet
+	Monitored uint32
+	Acts      uint32
+}
+
 type kernelAgentClock struct {
 	_             structs.HostLayout
 	OffsetNs      uint64
@@ -227,8 +235,10 @@ type kernelServiceMemo struct {
 type kernelSourceMemo struct {
 	_       structs.HostLayout
 	Address [4]uint32
-	V6      uint32
+	V6      uint16
+	Denied  uint16
 	Version uint32
+	UntilNs uint64
 }
 
 type kernelSourceState struct {
@@ -277,6 +287,7 @@ type kernelWhitelisted struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	kernelMapActingMemos        = "acting_memos"
 	kernelMapAgents             = "agents"
 	kernelMapAllow4             = "allow4"
 	kernelMapAllow6             = "allow6"
@@ -320,7 +331,10 @@ const (
 	kernelProgOutside54         = "outside_54"
 	kernelProgOutside74         = "outside_74"
 	kernelProgOutside94         = "outside_94"
+	kernelProgOutsideMany54     = "outside_many_54"
+	kernelProgOutsideMany74     = "outside_many_74"
 	kernelProgSwap              = "swap"
+	kernelVarActingChanges      = "acting_changes"
 	kernelVarAnswerBudgetMask   = "answer_budget_mask"
 	kernelVarAnswerByRedirect   = "answer_by_redirect"
 	kernelVarAnswerNetworkMask4 = "answer_network_mask4"
@@ -340,6 +354,7 @@ const (
 	kernelVarPattern            = "pattern"
 	kernelVarProxies            = "proxies"
 	kernelVarServiceCount       = "service_count"
+	kernelVarSourceTurn         = "source_turn"
 	kernelVarSources            = "sources"
 	kernelVarStrategies         = "strategies"
 	kernelVarTtlMatters         = "ttl_matters"
@@ -388,21 +403,24 @@ type kernelSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelProgramSpecs struct {
-	Floor54   *ebpf.ProgramSpec `ebpf:"floor_54"`
-	Floor74   *ebpf.ProgramSpec `ebpf:"floor_74"`
-	Floor94   *ebpf.ProgramSpec `ebpf:"floor_94"`
-	Inside54  *ebpf.ProgramSpec `ebpf:"inside_54"`
-	Inside74  *ebpf.ProgramSpec `ebpf:"inside_74"`
-	Outside54 *ebpf.ProgramSpec `ebpf:"outside_54"`
-	Outside74 *ebpf.ProgramSpec `ebpf:"outside_74"`
-	Outside94 *ebpf.ProgramSpec `ebpf:"outside_94"`
-	Swap      *ebpf.ProgramSpec `ebpf:"swap"`
+	Floor54       *ebpf.ProgramSpec `ebpf:"floor_54"`
+	Floor74       *ebpf.ProgramSpec `ebpf:"floor_74"`
+	Floor94       *ebpf.ProgramSpec `ebpf:"floor_94"`
+	Inside54      *ebpf.ProgramSpec `ebpf:"inside_54"`
+	Inside74      *ebpf.ProgramSpec `ebpf:"inside_74"`
+	Outside54     *ebpf.ProgramSpec `ebpf:"outside_54"`
+	Outside74     *ebpf.ProgramSpec `ebpf:"outside_74"`
+	Outside94     *ebpf.ProgramSpec `ebpf:"outside_94"`
+	OutsideMany54 *ebpf.ProgramSpec `ebpf:"outside_many_54"`
+	OutsideMany74 *ebpf.ProgramSpec `ebpf:"outside_many_74"`
+	Swap          *ebpf.ProgramSpec `ebpf:"swap"`
 }
 
 // kernelMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelMapSpecs struct {
+	ActingMemos   *ebpf.MapSpec `ebpf:"acting_memos"`
 	Agents        *ebpf.MapSpec `ebpf:"agents"`
 	Allow4        *ebpf.MapSpec `ebpf:"allow4"`
 	Allow6        *ebpf.MapSpec `ebpf:"allow6"`
@@ -444,6 +462,7 @@ type kernelMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelVariableSpecs struct {
+	ActingChanges      *ebpf.VariableSpec `ebpf:"acting_changes"`
 	AnswerBudgetMask   *ebpf.VariableSpec `ebpf:"answer_budget_mask"`
 	AnswerByRedirect   *ebpf.VariableSpec `ebpf:"answer_by_redirect"`
 	AnswerNetworkMask4 *ebpf.VariableSpec `ebpf:"answer_network_mask4"`
@@ -463,6 +482,7 @@ type kernelVariableSpecs struct {
 	Pattern            *ebpf.VariableSpec `ebpf:"pattern"`
 	Proxies            *ebpf.VariableSpec `ebpf:"proxies"`
 	ServiceCount       *ebpf.VariableSpec `ebpf:"service_count"`
+	SourceTurn         *ebpf.VariableSpec `ebpf:"source_turn"`
 	Sources            *ebpf.VariableSpec `ebpf:"sources"`
 	Strategies         *ebpf.VariableSpec `ebpf:"strategies"`
 	TtlMatters         *ebpf.VariableSpec `ebpf:"ttl_matters"`
@@ -489,6 +509,7 @@ func (o *kernelObjects) Close() error {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelMaps struct {
+	ActingMemos   *ebpf.Map `ebpf:"acting_memos"`
 	Agents        *ebpf.Map `ebpf:"agents"`
 	Allow4        *ebpf.Map `ebpf:"allow4"`
 	Allow6        *ebpf.Map `ebpf:"allow6"`
@@ -528,6 +549,7 @@ type kernelMaps struct {
 
 func (m *kernelMaps) Close() error {
 	return _KernelClose(
+		m.ActingMemos,
 		m.Agents,
 		m.Allow4,
 		m.Allow6,
@@ -570,6 +592,7 @@ func (m *kernelMaps) Close() error {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelVariables struct {
+	ActingChanges      *ebpf.Variable `ebpf:"acting_changes"`
 	AnswerBudgetMask   *ebpf.Variable `ebpf:"answer_budget_mask"`
 	AnswerByRedirect   *ebpf.Variable `ebpf:"answer_by_redirect"`
 	AnswerNetworkMask4 *ebpf.Variable `ebpf:"answer_network_mask4"`
@@ -589,6 +612,7 @@ type kernelVariables struct {
 	Pattern            *ebpf.Variable `ebpf:"pattern"`
 	Proxies            *ebpf.Variable `ebpf:"proxies"`
 	ServiceCount       *ebpf.Variable `ebpf:"service_count"`
+	SourceTurn         *ebpf.Variable `ebpf:"source_turn"`
 	Sources            *ebpf.Variable `ebpf:"sources"`
 	Strategies         *ebpf.Variable `ebpf:"strategies"`
 	TtlMatters         *ebpf.Variable `ebpf:"ttl_matters"`
@@ -599,15 +623,17 @@ type kernelVariables struct {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelPrograms struct {
-	Floor54   *ebpf.Program `ebpf:"floor_54"`
-	Floor74   *ebpf.Program `ebpf:"floor_74"`
-	Floor94   *ebpf.Program `ebpf:"floor_94"`
-	Inside54  *ebpf.Program `ebpf:"inside_54"`
-	Inside74  *ebpf.Program `ebpf:"inside_74"`
-	Outside54 *ebpf.Program `ebpf:"outside_54"`
-	Outside74 *ebpf.Program `ebpf:"outside_74"`
-	Outside94 *ebpf.Program `ebpf:"outside_94"`
-	Swap      *ebpf.Program `ebpf:"swap"`
+	Floor54       *ebpf.Program `ebpf:"floor_54"`
+	Floor74       *ebpf.Program `ebpf:"floor_74"`
+	Floor94       *ebpf.Program `ebpf:"floor_94"`
+	Inside54      *ebpf.Program `ebpf:"inside_54"`
+	Inside74      *ebpf.Program `ebpf:"inside_74"`
+	Outside54     *ebpf.Program `ebpf:"outside_54"`
+	Outside74     *ebpf.Program `ebpf:"outside_74"`
+	Outside94     *ebpf.Program `ebpf:"outside_94"`
+	OutsideMany54 *ebpf.Program `ebpf:"outside_many_54"`
+	OutsideMany74 *ebpf.Program `ebpf:"outside_many_74"`
+	Swap          *ebpf.Program `ebpf:"swap"`
 }
 
 func (p *kernelPrograms) Close() error {
@@ -620,6 +646,8 @@ func (p *kernelPrograms) Close() error {
 		p.Outside54,
 		p.Outside74,
 		p.Outside94,
+		p.OutsideMany54,
+		p.OutsideMany74,
 		p.Swap,
 	)
 }

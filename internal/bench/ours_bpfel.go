@@ -13,6 +13,14 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type oursActingMemo struct {
+	_         structs.HostLayout
+	Version   uint64
+	Set       oursPortSet
+	Monitored uint32
+	Acts      uint32
+}
+
 type oursAgentClock struct {
 	_             structs.HostLayout
 	OffsetNs      uint64
@@ -227,8 +235,10 @@ type oursServiceMemo struct {
 type oursSourceMemo struct {
 	_       structs.HostLayout
 	Address [4]uint32
-	V6      uint32
+	V6      uint16
+	Denied  uint16
 	Version uint32
+	UntilNs uint64
 }
 
 type oursSourceState struct {
@@ -277,6 +287,7 @@ type oursWhitelisted struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	oursMapActingMemos        = "acting_memos"
 	oursMapAgents             = "agents"
 	oursMapAllow4             = "allow4"
 	oursMapAllow6             = "allow6"
@@ -320,7 +331,10 @@ const (
 	oursProgOutside54         = "outside_54"
 	oursProgOutside74         = "outside_74"
 	oursProgOutside94         = "outside_94"
+	oursProgOutsideMany54     = "outside_many_54"
+	oursProgOutsideMany74     = "outside_many_74"
 	oursProgSwap              = "swap"
+	oursVarActingChanges      = "acting_changes"
 	oursVarAnswerBudgetMask   = "answer_budget_mask"
 	oursVarAnswerByRedirect   = "answer_by_redirect"
 	oursVarAnswerNetworkMask4 = "answer_network_mask4"
@@ -340,6 +354,7 @@ const (
 	oursVarPattern            = "pattern"
 	oursVarProxies            = "proxies"
 	oursVarServiceCount       = "service_count"
+	oursVarSourceTurn         = "source_turn"
 	oursVarSources            = "sources"
 	oursVarStrategies         = "strategies"
 	oursVarTtlMatters         = "ttl_matters"
@@ -388,21 +403,24 @@ type oursSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type oursProgramSpecs struct {
-	Floor54   *ebpf.ProgramSpec `ebpf:"floor_54"`
-	Floor74   *ebpf.ProgramSpec `ebpf:"floor_74"`
-	Floor94   *ebpf.ProgramSpec `ebpf:"floor_94"`
-	Inside54  *ebpf.ProgramSpec `ebpf:"inside_54"`
-	Inside74  *ebpf.ProgramSpec `ebpf:"inside_74"`
-	Outside54 *ebpf.ProgramSpec `ebpf:"outside_54"`
-	Outside74 *ebpf.ProgramSpec `ebpf:"outside_74"`
-	Outside94 *ebpf.ProgramSpec `ebpf:"outside_94"`
-	Swap      *ebpf.ProgramSpec `ebpf:"swap"`
+	Floor54       *ebpf.ProgramSpec `ebpf:"floor_54"`
+	Floor74       *ebpf.ProgramSpec `ebpf:"floor_74"`
+	Floor94       *ebpf.ProgramSpec `ebpf:"floor_94"`
+	Inside54      *ebpf.ProgramSpec `ebpf:"inside_54"`
+	Inside74      *ebpf.ProgramSpec `ebpf:"inside_74"`
+	Outside54     *ebpf.ProgramSpec `ebpf:"outside_54"`
+	Outside74     *ebpf.ProgramSpec `ebpf:"outside_74"`
+	Outside94     *ebpf.ProgramSpec `ebpf:"outside_94"`
+	OutsideMany54 *ebpf.ProgramSpec `ebpf:"outside_many_54"`
+	OutsideMany74 *ebpf.ProgramSpec `ebpf:"outside_many_74"`
+	Swap          *ebpf.ProgramSpec `ebpf:"swap"`
 }
 
 // oursMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type oursMapSpecs struct {
+	ActingMemos   *ebpf.MapSpec `ebpf:"acting_memos"`
 	Agents        *ebpf.MapSpec `ebpf:"agents"`
 	Allow4        *ebpf.MapSpec `ebpf:"allow4"`
 	Allow6        *ebpf.MapSpec `ebpf:"allow6"`
@@ -444,6 +462,7 @@ type oursMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type oursVariableSpecs struct {
+	ActingChanges      *ebpf.VariableSpec `ebpf:"acting_changes"`
 	AnswerBudgetMask   *ebpf.VariableSpec `ebpf:"answer_budget_mask"`
 	AnswerByRedirect   *ebpf.VariableSpec `ebpf:"answer_by_redirect"`
 	AnswerNetworkMask4 *ebpf.VariableSpec `ebpf:"answer_network_mask4"`
@@ -463,6 +482,7 @@ type oursVariableSpecs struct {
 	Pattern            *ebpf.VariableSpec `ebpf:"pattern"`
 	Proxies            *ebpf.VariableSpec `ebpf:"proxies"`
 	ServiceCount       *ebpf.VariableSpec `ebpf:"service_count"`
+	SourceTurn         *ebpf.VariableSpec `ebpf:"source_turn"`
 	Sources            *ebpf.VariableSpec `ebpf:"sources"`
 	Strategies         *ebpf.VariableSpec `ebpf:"strategies"`
 	TtlMatters         *ebpf.VariableSpec `ebpf:"ttl_matters"`
@@ -489,6 +509,7 @@ func (o *oursObjects) Close() error {
 //
 // It can be passed to loadOursObjects or ebpf.CollectionSpec.LoadAndAssign.
 type oursMaps struct {
+	ActingMemos   *ebpf.Map `ebpf:"acting_memos"`
 	Agents        *ebpf.Map `ebpf:"agents"`
 	Allow4        *ebpf.Map `ebpf:"allow4"`
 	Allow6        *ebpf.Map `ebpf:"allow6"`
@@ -528,6 +549,7 @@ type oursMaps struct {
 
 func (m *oursMaps) Close() error {
 	return _OursClose(
+		m.ActingMemos,
 		m.Agents,
 		m.Allow4,
 		m.Allow6,
@@ -570,6 +592,7 @@ func (m *oursMaps) Close() error {
 //
 // It can be passed to loadOursObjects or ebpf.CollectionSpec.LoadAndAssign.
 type oursVariables struct {
+	ActingChanges      *ebpf.Variable `ebpf:"acting_changes"`
 	AnswerBudgetMask   *ebpf.Variable `ebpf:"answer_budget_mask"`
 	AnswerByRedirect   *ebpf.Variable `ebpf:"answer_by_redirect"`
 	AnswerNetworkMask4 *ebpf.Variable `ebpf:"answer_network_mask4"`
@@ -589,6 +612,7 @@ type oursVariables struct {
 	Pattern            *ebpf.Variable `ebpf:"pattern"`
 	Proxies            *ebpf.Variable `ebpf:"proxies"`
 	ServiceCount       *ebpf.Variable `ebpf:"service_count"`
+	SourceTurn         *ebpf.Variable `ebpf:"source_turn"`
 	Sources            *ebpf.Variable `ebpf:"sources"`
 	Strategies         *ebpf.Variable `ebpf:"strategies"`
 	TtlMatters         *ebpf.Variable `ebpf:"ttl_matters"`
@@ -599,15 +623,17 @@ type oursVariables struct {
 //
 // It can be passed to loadOursObjects or ebpf.CollectionSpec.LoadAndAssign.
 type oursPrograms struct {
-	Floor54   *ebpf.Program `ebpf:"floor_54"`
-	Floor74   *ebpf.Program `ebpf:"floor_74"`
-	Floor94   *ebpf.Program `ebpf:"floor_94"`
-	Inside54  *ebpf.Program `ebpf:"inside_54"`
-	Inside74  *ebpf.Program `ebpf:"inside_74"`
-	Outside54 *ebpf.Program `ebpf:"outside_54"`
-	Outside74 *ebpf.Program `ebpf:"outside_74"`
-	Outside94 *ebpf.Program `ebpf:"outside_94"`
-	Swap      *ebpf.Program `ebpf:"swap"`
+	Floor54       *ebpf.Program `ebpf:"floor_54"`
+	Floor74       *ebpf.Program `ebpf:"floor_74"`
+	Floor94       *ebpf.Program `ebpf:"floor_94"`
+	Inside54      *ebpf.Program `ebpf:"inside_54"`
+	Inside74      *ebpf.Program `ebpf:"inside_74"`
+	Outside54     *ebpf.Program `ebpf:"outside_54"`
+	Outside74     *ebpf.Program `ebpf:"outside_74"`
+	Outside94     *ebpf.Program `ebpf:"outside_94"`
+	OutsideMany54 *ebpf.Program `ebpf:"outside_many_54"`
+	OutsideMany74 *ebpf.Program `ebpf:"outside_many_74"`
+	Swap          *ebpf.Program `ebpf:"swap"`
 }
 
 func (p *oursPrograms) Close() error {
@@ -620,6 +646,8 @@ func (p *oursPrograms) Close() error {
 		p.Outside54,
 		p.Outside74,
 		p.Outside94,
+		p.OutsideMany54,
+		p.OutsideMany74,
 		p.Swap,
 	)
 }

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"runtime"
@@ -132,18 +133,24 @@ func newTestBench(hash cookie.Hash, change func(*dataplane.EdgeConfig)) (*testBe
 	if change != nil {
 		change(&c)
 	}
-	var err error
-	if c.Table, err = policy.Compile(services); err != nil {
-		return nil, err
+	return b, b.start(c)
+}
+
+// start loads the edge. What is in mode auto acts from the start: one that was
+// always defended goes on so.
+func (b *testBench) start(c dataplane.EdgeConfig) (err error) {
+	mode := c.Services[0].Mode
+	c.Services[0].Mode = policy.Always
+	if c.Table, err = policy.Compile(c.Services); err != nil {
+		return err
 	}
 	if b.edge, err = dataplane.LoadEdge(nil, c); err != nil {
-		return nil, err
+		return err
 	}
-	if err := b.fill(); err != nil {
+	if err = errors.Join(b.fill(), b.edge.SetMode(1, mode)); err != nil {
 		b.close()
-		return nil, err
 	}
-	return b, nil
+	return err
 }
 
 func (b *testBench) fill() error {

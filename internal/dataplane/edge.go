@@ -461,7 +461,7 @@ func (e *Edge) LoadBeside(spec *ebpf.CollectionSpec) (*ebpf.Collection, error) {
 		"filter": m.Filter, "filter_lines": m.FilterLines,
 		"bridge_ports": m.BridgePorts, "route_ports": m.RoutePorts,
 		"deny4": m.Deny4, "deny6": m.Deny6, "allow4": m.Allow4, "allow6": m.Allow6,
-		"places4": m.Places4, "places6": m.Places6, ".data.sources": e.lists.state,
+		"places4": m.Places4, "places6": m.Places6, ".data.sources": e.lists.state, "detectors": m.Detectors,
 		"flow_budgets": m.FlowBudgets, "answer_budgets": m.AnswerBudgets, "budget_key": m.BudgetKey,
 	}}
 	collection, err := ebpf.NewCollectionWithOptions(spec, options)

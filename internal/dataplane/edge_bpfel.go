@@ -13,6 +13,14 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type edgeActingMemo struct {
+	_         structs.HostLayout
+	Version   uint64
+	Set       edgePortSet
+	Monitored uint32
+	Acts      uint32
+}
+
 type edgeAdmission uint32
 
 const (
@@ -381,8 +389,10 @@ const (
 type edgeSourceMemo struct {
 	_       structs.HostLayout
 	Address [4]uint32
-	V6      uint32
+	V6      uint16
+	Denied  uint16
 	Version uint32
+	UntilNs uint64
 }
 
 type edgeSourceState struct {
@@ -539,6 +549,7 @@ type edgeWhitelisted struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	edgeMapActingMemos        = "acting_memos"
 	edgeMapAgents             = "agents"
 	edgeMapAllow4             = "allow4"
 	edgeMapAllow6             = "allow6"
@@ -589,6 +600,7 @@ const (
 	edgeProgTransmitException = "transmit_exception"
 	edgeProgTransmitProbe     = "transmit_probe"
 	edgeProgTransmitRedirect  = "transmit_redirect"
+	edgeVarActingChanges      = "acting_changes"
 	edgeVarAnswerBudgetMask   = "answer_budget_mask"
 	edgeVarAnswerByRedirect   = "answer_by_redirect"
 	edgeVarAnswerNetworkMask4 = "answer_network_mask4"
@@ -672,6 +684,7 @@ type edgeProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type edgeMapSpecs struct {
+	ActingMemos      *ebpf.MapSpec `ebpf:"acting_memos"`
 	Agents           *ebpf.MapSpec `ebpf:"agents"`
 	Allow4           *ebpf.MapSpec `ebpf:"allow4"`
 	Allow6           *ebpf.MapSpec `ebpf:"allow6"`
@@ -718,6 +731,7 @@ type edgeMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type edgeVariableSpecs struct {
+	ActingChanges      *ebpf.VariableSpec `ebpf:"acting_changes"`
 	AnswerBudgetMask   *ebpf.VariableSpec `ebpf:"answer_budget_mask"`
 	AnswerByRedirect   *ebpf.VariableSpec `ebpf:"answer_by_redirect"`
 	AnswerNetworkMask4 *ebpf.VariableSpec `ebpf:"answer_network_mask4"`
@@ -763,6 +777,7 @@ func (o *edgeObjects) Close() error {
 //
 // It can be passed to loadEdgeObjects or ebpf.CollectionSpec.LoadAndAssign.
 type edgeMaps struct {
+	ActingMemos      *ebpf.Map `ebpf:"acting_memos"`
 	Agents           *ebpf.Map `ebpf:"agents"`
 	Allow4           *ebpf.Map `ebpf:"allow4"`
 	Allow6           *ebpf.Map `ebpf:"allow6"`
@@ -807,6 +822,7 @@ type edgeMaps struct {
 
 func (m *edgeMaps) Close() error {
 	return _EdgeClose(
+		m.ActingMemos,
 		m.Agents,
 		m.Allow4,
 		m.Allow6,
@@ -854,6 +870,7 @@ func (m *edgeMaps) Close() error {
 //
 // It can be passed to loadEdgeObjects or ebpf.CollectionSpec.LoadAndAssign.
 type edgeVariables struct {
+	ActingChanges      *ebpf.Variable `ebpf:"acting_changes"`
 	AnswerBudgetMask   *ebpf.Variable `ebpf:"answer_budget_mask"`
 	AnswerByRedirect   *ebpf.Variable `ebpf:"answer_by_redirect"`
 	AnswerNetworkMask4 *ebpf.Variable `ebpf:"answer_network_mask4"`

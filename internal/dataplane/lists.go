@@ -193,10 +193,8 @@ func (l *Lists) Add(list List, prefixes []netip.Prefix, lasts time.Duration) err
 		}
 		until = now + uint64(lasts)
 	}
-	if err := l.put(list, prefixes, until, edgeListedOriginLISTED_HAND); err != nil {
-		return err
-	}
-	return l.heedDeny()
+	// Some of them may be there when one finds no room.
+	return errors.Join(l.put(list, prefixes, until, edgeListedOriginLISTED_HAND), l.heedDeny())
 }
 
 // Remove takes a prefix off a list; false: it was not there.

@@ -41,17 +41,42 @@ func (l *Lists) mustRemove(t testing.TB, list List, prefix string, want bool) {
 	}
 }
 
-// expire makes a prefix's time be over.
-func (l *Lists) expire(t testing.TB, list List, prefix string) {
-	t.Helper()
+// expire makes a prefix's time be over, on the list and for who remembers it. No
+// writer has been there: the version stays.
+func (e edgeAgent) expire(l *Lists, list List, prefix string) {
+	e.t.Helper()
 	m, key := prefixKey(l.tries[list][0], l.tries[list][1], netip.MustParsePrefix(prefix))
 	var v edgeListed
 	if err := m.Lookup(key, &v); err != nil {
-		t.Fatal(err)
+		e.t.Fatal(err)
 	}
+	e.passInMemos(v.UntilNs)
 	v.UntilNs = 1
 	if err := m.Put(key, v); err != nil {
-		t.Fatal(err)
+		e.t.Fatal(err)
+	}
+}
+
+// passInMemos makes what holds until a time hold no longer.
+func (e edgeAgent) passInMemos(untilNS uint64) {
+	e.t.Helper()
+	perCPU := make([]edgeSourceMemo, ebpf.MustPossibleCPU())
+	for slot := range e.SourceMemos.MaxEntries() {
+		if err := e.SourceMemos.Lookup(slot, perCPU); err != nil {
+			e.t.Fatal(err)
+		}
+		remembered := false
+		for cpu := range perCPU {
+			if perCPU[cpu].UntilNs == untilNS {
+				perCPU[cpu].UntilNs, remembered = 1, true
+			}
+		}
+		if !remembered {
+			continue
+		}
+		if err := e.SourceMemos.Put(slot, perCPU); err != nil {
+			e.t.Fatal(err)
+		}
 	}
 }
 
@@ -164,13 +189,13 @@ func TestExpiredPrefixIsNoneAtOnce(t *testing.T) {
 	} {
 		lists.mustAdd(t, Deny, time.Hour, test.whole)
 		e.want("in time", test.syn, "drop_denied")
-		lists.expire(t, Deny, test.whole)
+		e.expire(lists, Deny, test.whole)
 		e.want("expired", test.syn, "answer_syn")
 		lists.mustAdd(t, Deny, 0, test.network)
 		e.want("expired, within one that is not", test.syn, "drop_denied")
 		lists.mustAdd(t, Allow, time.Hour, test.whole)
 		e.want("allowed in time", test.syn, "answer_syn")
-		lists.expire(t, Allow, test.whole)
+		e.expire(lists, Allow, test.whole)
 		e.want("allowed once", test.syn, "drop_denied")
 		lists.mustRemove(t, Deny, test.network, true)
 	}
@@ -187,28 +212,36 @@ func TestExpiredPrefixesHideNoneOfThoseAround(t *testing.T) {
 	for bits := 32; bits > 33-int(edgeSourceLimitsLISTED_NESTED); bits-- {
 		prefix := netip.PrefixFrom(client4.Addr(), bits).Masked().String()
 		lists.mustAdd(t, Deny, time.Hour, prefix)
-		lists.expire(t, Deny, prefix)
+		e.expire(lists, Deny, prefix)
 		e.want(prefix, syn4(""), "drop_denied")
 	}
 }
 
-// Each CPU remembers who is not denied; a test's packets come to any of them.
+// The lists change under what is remembered of a source.
 func TestWhoIsRememberedIsDeniedAtOnce(t *testing.T) {
 	e, lists := listed(t)
+	stayOnOneCPU(t)
 	lists.mustAdd(t, Deny, 0, "10.0.0.0/8", "2001:db9::/32")
 	for _, syn := range families() {
-		for round := range 20 {
-			prefix := netip.PrefixFrom(syn.Source.Addr(), syn.Source.Addr().BitLen()-round%3).Masked().String()
-			for range 10 {
-				e.want("not denied", syn, "answer_syn")
-				e.want("a neighbour", neighbour(syn), "answer_syn")
+		for round := range 3 {
+			prefix := netip.PrefixFrom(syn.Source.Addr(), syn.Source.Addr().BitLen()-round).Masked().String()
+			twice := func(what string, p wire.Packet, verdict string) {
+				t.Helper()
+				e.want(what, p, verdict)
+				e.want(what+", remembered", p, verdict)
 			}
+			twice("not denied", syn, "answer_syn")
+			twice("a neighbour", neighbour(syn), "answer_syn")
 			lists.mustAdd(t, Deny, time.Hour, prefix)
-			e.want("denied", syn, "drop_denied")
-			lists.expire(t, Deny, prefix)
-			e.want("expired", syn, "answer_syn")
+			twice("denied", syn, "drop_denied")
+			lists.mustAdd(t, Allow, 0, prefix)
+			twice("allowed", syn, "answer_syn")
+			lists.mustRemove(t, Allow, prefix, true)
+			twice("no longer allowed", syn, "drop_denied")
+			e.expire(lists, Deny, prefix)
+			twice("expired", syn, "answer_syn")
 			lists.mustAdd(t, Deny, 0, prefix)
-			e.want("denied again", syn, "drop_denied")
+			twice("denied again", syn, "drop_denied")
 			lists.mustRemove(t, Deny, prefix, true)
 		}
 	}
@@ -218,6 +251,127 @@ func TestWhoIsRememberedIsDeniedAtOnce(t *testing.T) {
 	lists.mustAdd(t, Deny, 0, "c000:201::/128")
 	e.want("IPv6's, denied", mapped, "drop_denied")
 	e.want("IPv4's, still", syn4(""), "answer_syn")
+}
+
+// A long list is walked once for a source, whether it is denied, allowed or
+// neither: what is taken off the tries behind a memo's back is not missed.
+func TestListsAreWalkedOnceForASource(t *testing.T) {
+	e, lists := listed(t)
+	stayOnOneCPU(t)
+	for _, syn := range families() {
+		whole := netip.PrefixFrom(syn.Source.Addr(), syn.Source.Addr().BitLen())
+		for _, lasts := range []time.Duration{0, time.Hour} {
+			lists.mustAdd(t, Deny, lasts, whole.String())
+			e.want("denied", syn, "drop_denied")
+			behind(t, lists, Deny, whole)
+			e.want("denied, remembered", syn, "drop_denied")
+			lists.mustAdd(t, Deny, 0, whole.String())
+			lists.mustAdd(t, Allow, lasts, whole.String())
+			e.want("allowed", syn, "answer_syn")
+			behind(t, lists, Allow, whole)
+			e.want("allowed, remembered", syn, "answer_syn")
+			if err := lists.heedDeny(); err != nil {
+				t.Fatal(err)
+			}
+			e.want("a new version", syn, "drop_denied")
+		}
+	}
+}
+
+// behind takes a prefix off a list as no writer does: without a word.
+func behind(t *testing.T, l *Lists, list List, prefix netip.Prefix) {
+	t.Helper()
+	if err := deletePrefix(l.tries[list][0], l.tries[list][1], prefix); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What is remembered holds no longer than the prefix that it comes from, with
+// those around it looked at anew then; and no writer is there to say so.
+func TestWhatIsRememberedOfASourceExpiresWithItsPrefix(t *testing.T) {
+	e, lists := listed(t)
+	stayOnOneCPU(t)
+	for _, test := range []struct {
+		syn                    wire.Packet
+		whole, network, around string
+	}{
+		{syn4(""), "192.0.2.1/32", "192.0.2.0/24", "192.0.0.0/16"},
+		{syn6(""), "2001:db8:c::1/128", "2001:db8:c::/64", "2001:db8::/32"},
+	} {
+		lists.mustAdd(t, Deny, time.Hour, test.around)
+		lists.mustAdd(t, Deny, 2*time.Hour, test.network)
+		lists.mustAdd(t, Allow, 3*time.Hour, test.network)
+		lists.mustAdd(t, Allow, 4*time.Hour, test.whole)
+		for _, step := range []struct {
+			what   string
+			list   List
+			prefix string
+			then   string
+		}{
+			{"the one that allows", Allow, test.whole, "answer_syn"},
+			{"the other that allows", Allow, test.network, "drop_denied"},
+			{"the one that denies", Deny, test.network, "drop_denied"},
+			{"the other that denies", Deny, test.around, "answer_syn"},
+		} {
+			e.expire(lists, step.list, step.prefix)
+			for range 2 { // looked up, then remembered
+				e.want(step.what+" has expired", test.syn, step.then)
+			}
+		}
+	}
+}
+
+// Until the kernel's clock has come to it, and no later.
+func TestDenialEndsByTheKernelsClock(t *testing.T) {
+	e, lists := listed(t)
+	stayOnOneCPU(t)
+	now := func() uint64 {
+		t.Helper()
+		ns, err := coarseNow()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ns
+	}
+	const lasts = 100 * time.Millisecond
+	latest := now() + uint64(lasts)
+	lists.mustAdd(t, Deny, lasts, "192.0.2.1/32")
+	var v edgeListed
+	if err := lists.tries[Deny][0].Lookup(must4("192.0.2.1/32"), &v); err != nil || v.UntilNs < latest {
+		t.Fatalf("until %d, %v; want %d at least", v.UntilNs, err, latest)
+	}
+	eventually(t, "the denial ends", func() bool {
+		before := now()
+		got := e.outside(syn4("").Frame()).verdict
+		if after := now(); got == "drop_denied" && before >= v.UntilNs || got != "drop_denied" && after < v.UntilNs {
+			t.Fatalf("%s between %d and %d, denied until %d", got, before, after, v.UntilNs)
+		}
+		return got != "drop_denied"
+	})
+}
+
+func must4(prefix string) any {
+	_, key := prefixKey(nil, nil, netip.MustParsePrefix(prefix))
+	return key
+}
+
+// What has got onto a list before it was full is heeded like the rest.
+func TestWhatFitsOnAFullListIsHeeded(t *testing.T) {
+	lists := emptyLists(t, 2)
+	for _, list := range []List{Deny, Allow} {
+		before, err := lists.readState()
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = lists.Add(list, prefixes("192.0.2.1/32", "192.0.2.2/32", "192.0.2.3/32"), 0)
+		if err == nil || !strings.Contains(err.Error(), string(list)+" is full") {
+			t.Errorf("%s: %v", list, err)
+		}
+		after, err := lists.readState()
+		if err != nil || after.Version == before.Version || after.Checks != uint32(edgeSourceCheckSOURCES_DENIED) {
+			t.Errorf("%s: %+v, %v; before %+v", list, after, err, before)
+		}
+	}
 }
 
 func TestSweepSparesWhatIsAddedAnew(t *testing.T) {
@@ -371,8 +525,9 @@ func TestMillionPrefixesOfAFamilyAreListedFoundAndSwept(t *testing.T) {
 	}
 }
 
-// emptyLists are lists that no program looks at.
-func emptyLists(t *testing.T) *Lists {
+// emptyLists are lists that no program looks at, with room for so many prefixes
+// of a family.
+func emptyLists(t *testing.T, room uint32) *Lists {
 	t.Helper()
 	needRoot(t)
 	spec, err := loadEdge()
@@ -384,6 +539,9 @@ func emptyLists(t *testing.T) *Lists {
 	for name, to := range map[string]**ebpf.Map{
 		"deny4": &o.Deny4, "deny6": &o.Deny6, "allow4": &o.Allow4, "allow6": &o.Allow6, ".data.sources": &state,
 	} {
+		if spec.Maps[name].Type == ebpf.LPMTrie {
+			spec.Maps[name].MaxEntries = room
+		}
 		if *to, err = ebpf.NewMap(spec.Maps[name]); err != nil {
 			t.Fatal(err)
 		}
@@ -396,7 +554,7 @@ func emptyLists(t *testing.T) *Lists {
 // A daemon adopts the lists and has a variable of its own. What a command has put
 // on a list while it started, its programs have to look at.
 func TestDaemonWaitsForACommandOnTheLists(t *testing.T) {
-	former, next := emptyLists(t), emptyLists(t)
+	former, next := emptyLists(t, 10), emptyLists(t, 10)
 	root, pins := ownPins(t, EdgeAgent)
 	if err := errors.Join(former.pin(pins), pins.pinContract()); err != nil {
 		t.Fatal(err)

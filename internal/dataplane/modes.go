@@ -366,6 +366,16 @@ func SetMode(root, service string, mode policy.Mode) ([]ServiceState, error) {
 	return before, err
 }
 
+// SetMode does the same for one service of an edge.
+func (e *Edge) SetMode(id int, mode policy.Mode) error {
+	var s edgeService
+	if err := e.services.Lookup(uint32(id), &s); err != nil {
+		return fmt.Errorf("read mode: %w", err)
+	}
+	m := modeMaps{e.labels, e.services, e.objects.Detectors, e.clock}
+	return m.set(uint32(id), policy.Mode(s.Mode), mode)
+}
+
 func (m *modeMaps) set(id uint32, from, to policy.Mode) error {
 	if m.detectors != nil {
 		var d edgeDetector

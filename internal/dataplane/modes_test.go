@@ -189,6 +189,89 @@ func TestFragmentIsLostWhereAnyServiceIsDefended(t *testing.T) {
 	}
 }
 
+// What belongs to no service follows the modes of those at its address, and at the
+// whole edge, from the next packet on: it is remembered on each CPU, but no longer
+// than it holds.
+func TestWhatBelongsToNoServiceFollowsTheModesAtOnce(t *testing.T) {
+	e, lists := listed(t, floods(policy.Floods{DropOther: true}), func(c *EdgeConfig) {
+		c.Services = servicesIn(policy.Monitor)[:1]
+	})
+	stayOnOneCPU(t)
+	lists.mustAdd(t, Deny, 0, "198.18.99.1/32")
+	other := to(syn4(windowsOptions), "203.0.113.5:444")
+	fragment := with(syn4(windowsOptions), func(p *wire.Packet) { p.More = true })
+	denied := to(from(syn4(""), "198.18.99.1"), "192.0.2.200:9")
+	const foretold, lost, passes = xdpRedirect, xdpDrop, xdpRedirect
+	for _, step := range []struct {
+		mode      policy.Mode // that the operator chooses
+		action    uint32
+		strangers [2]string // what another port and a fragment meet
+		denied    uint32
+	}{
+		{policy.Monitor, foretold, [2]string{"drop_other_port", "drop_fragment"}, foretold},
+		{policy.Off, passes, [2]string{"pass_other", "pass_other"}, lost},
+		{policy.Always, lost, [2]string{"drop_other_port", "drop_fragment"}, lost}, // which begins with learning
+		{policy.Adaptive, lost, [2]string{"drop_other_port", "drop_fragment"}, lost},
+		{policy.Monitor, foretold, [2]string{"drop_other_port", "drop_fragment"}, foretold},
+		{policy.Adaptive, passes, [2]string{"pass_other", "pass_other"}, lost},
+	} {
+		if err := e.edge().SetMode(web, step.mode); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // asked, then remembered
+			for i, p := range []wire.Packet{other, fragment} {
+				if got := e.outside(p.Frame()); got.verdict != step.strangers[i] || got.action != step.action {
+					t.Errorf("%s: %s, action %d; want %s, %d", step.mode, got.verdict, got.action, step.strangers[i], step.action)
+				}
+			}
+			if got := e.outside(denied.Frame()); got.verdict != "drop_denied" || got.action != step.denied {
+				t.Errorf("%s: denied: %s, action %d; want %d", step.mode, got.verdict, got.action, step.denied)
+			}
+		}
+	}
+}
+
+// There are more addresses than a CPU remembers: some have the same place.
+func TestAddressesAreNotTakenForEachOther(t *testing.T) {
+	const count = 600
+	modes := []policy.Mode{policy.Always, policy.Monitor, policy.Adaptive}
+	at := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}) }
+	e := newEdge(t, func(c *EdgeConfig) {
+		c.Services = nil
+		for i := range count {
+			c.Services = append(c.Services, policy.Service{
+				Name: at(i).String(), Domain: "main", Mode: modes[i%len(modes)], Options: policy.AllOptions,
+				Prefixes: []netip.Prefix{netip.PrefixFrom(at(i), 32)}, Ports: []policy.PortRange{port(80)},
+				MSS4: 1460, MSS6: 1440, Window: 65535, Detect: policy.DefaultDetect,
+			})
+		}
+	})
+	stayOnOneCPU(t)
+	for range 2 {
+		for i := range count {
+			p := with(syn4(""), func(p *wire.Packet) { p.To, p.More = netip.AddrPortFrom(at(i), 80), true })
+			action, _ := e.runUncounted(e.EdgeOutside, p.Frame())
+			if lost := action == xdpDrop; lost != (modes[i%len(modes)] == policy.Always) {
+				t.Fatalf("a fragment to address %d: action %d", i, action)
+			}
+		}
+	}
+	fragment, _ := VerdictNumber("drop_fragment")
+	for i := range count {
+		counts, err := e.ServiceVerdicts(i + 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := uint64(0)
+		if modes[i%len(modes)] == policy.Monitor {
+			want = 2
+		}
+		if got := counts[fragment]; got != want {
+			t.Fatalf("service %d counts %d fragments, want %d", i+1, got, want)
+		}
+	}
+}
+
 // wantPhase polls until the detector of web is in a phase.
 func (e edgeAgent) wantPhase(phase Phase) ServiceState {
 	e.t.Helper()
@@ -205,9 +288,9 @@ func (e edgeAgent) wantPhase(phase Phase) ServiceState {
 }
 
 // adaptive is an edge in mode auto whose timer runs.
-func adaptive(t *testing.T, limits policy.Detect) edgeAgent {
+func adaptive(t *testing.T, limits policy.Detect, change ...func(*EdgeConfig)) edgeAgent {
 	t.Helper()
-	e := newEdge(t, inMode(policy.Adaptive, func(s *policy.Service) { s.Detect = limits }))
+	e := newEdge(t, append(change, inMode(policy.Adaptive, func(s *policy.Service) { s.Detect = limits }))...)
 	if err := e.edge().Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +309,15 @@ func (e edgeAgent) strangers(n int) (last outcome) {
 }
 
 func TestKernelsTimerDefendsAndEndsWithoutADaemon(t *testing.T) {
-	e := adaptive(t, policy.Detect{SYNs: 50, Calm: time.Second})
+	e := adaptive(t, policy.Detect{SYNs: 50, Calm: time.Second}, floods(policy.Floods{DropOther: true}))
+	stayOnOneCPU(t)
+	neither := func(other, fragment string) { // they are remembered until the timer says so
+		t.Helper()
+		port, part := to(syn4(""), "203.0.113.5:444").Frame(), with(syn4(""), func(p *wire.Packet) { p.More = true }).Frame()
+		eventually(t, "another port: "+other, func() bool { return e.outside(port).verdict == other })
+		eventually(t, "a fragment: "+fragment, func() bool { return e.outside(part).verdict == fragment })
+	}
+	neither("pass_other", "pass_other")
 	stranger := flagged(syn4(""), wire.ACK).Frame()
 	if got := e.outside(stranger); got.verdict != "pass_passive" {
 		t.Errorf("an unknown ACK while there is no flood: %s", got.verdict)
@@ -241,6 +332,7 @@ func TestKernelsTimerDefendsAndEndsWithoutADaemon(t *testing.T) {
 	if got := e.strangers(1); got.verdict != "answer_syn" {
 		t.Errorf("a SYN in the grace: %s", got.verdict)
 	}
+	neither("drop_other_port", "drop_fragment")
 	if got := e.outside(stranger); got.verdict != "pass_learning" {
 		t.Errorf("an unknown ACK in the grace: %s", got.verdict)
 	}
@@ -261,6 +353,7 @@ func TestKernelsTimerDefendsAndEndsWithoutADaemon(t *testing.T) {
 	if got := e.outside(stranger); got.verdict != "pass_passive" {
 		t.Errorf("an unknown ACK after the flood: %s", got.verdict)
 	}
+	neither("pass_other", "pass_other")
 }
 
 // Who was answered by a cookie in the last moment of a flood comes back when
