@@ -29,23 +29,6 @@ struct {
 
 enum { BEHIND_NS = 1000 * 1000 * 1000 };
 
-/* What a port has seen of its listener's queue. */
-struct queue {
-	u64 full_ns;    /* when the kernel last gave a cookie; 0: never */
-	u64 flooded_ns; /* when SYNs were last as many as make a flood */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, SERVICES_MAX + 1);
-	__type(key, u32);
-	__type(value, struct queue);
-} queues SEC(".maps");
-
-/* The kernel takes cookies for two minutes after a queue was full. In the second
- * of them none is given, so that none is on its way when they are over. */
-static const u64 QUEUE_FULL_NS = 60ULL * 1000 * 1000 * 1000;
-
 INLINE int pass_up(u32 service, enum verdict verdict)
 {
 	count(service, verdict);
@@ -59,18 +42,6 @@ INLINE int lose(const struct service *s, u32 id, enum verdict verdict)
 	return s->mode == MODE_MONITOR ? XDP_PASS : XDP_DROP;
 }
 
-INLINE struct queue *queue_of(u32 service)
-{
-	return bpf_map_lookup_elem(&queues, &service);
-}
-
-/* A coarse clock: rarely a store to the line that all CPUs read. */
-INLINE void note_time(u64 *at_ns, u64 now_ns)
-{
-	if (*at_ns != now_ns)
-		*at_ns = now_ns;
-}
-
 INLINE struct bpf_sock *socket_of(struct xdp_md *ctx, const struct packet *p)
 {
 	struct bpf_sock_tuple tuple = {};
@@ -81,100 +52,29 @@ INLINE struct bpf_sock *socket_of(struct xdp_md *ctx, const struct packet *p)
 
 /* ---- a SYN ------------------------------------------------------------- */
 
-/* Of a SYN's options the helpers read the MSS alone, so that a header of their
- * own serves them, whose length the verifier knows. */
-struct syn_header {
-	u32 be[SYN_HEADER_LENGTH / 4];
-};
-
-INLINE struct syn_header syn_header_of(const struct packet *p, u16 mss)
+/* The MSS << 32 and the cookie, as the kernel has them for this SYN; negative:
+ * none. Of the options the helper reads the MSS alone, so that a header of its
+ * own serves it, whose length the verifier knows. */
+INLINE s64 cookie_of(struct xdp_md *ctx, const struct packet *p, u16 mss, void *sk)
 {
-	return (struct syn_header){ {
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	void *ip = packet_at_network(data, p);
+	u32 syn[SYN_HEADER_LENGTH / 4] = {
 		BE32(p->flow.ports),
 		BE32(p->seq),
 		0,
 		BE32(SYN_HEADER_LENGTH / 4 << 28 | TCP_SYN << 16),
 		0,
 		BE32(TCP_OPTION_MSS << 24 | 4 << 16 | mss),
-	} };
-}
-
-/* The MSS << 32 and the cookie, as the kernel has them for this SYN; negative:
- * none. */
-INLINE s64 cookie_of(struct xdp_md *ctx, const struct packet *p, u16 mss, void *sk)
-{
-	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	void *ip = packet_at_network(data, p);
-	struct syn_header syn = syn_header_of(p, mss);
-
-	if (!p->flow.v6)
-		return ip + IP4_LENGTH > end ?
-			       -1 :
-			       bpf_tcp_gen_syncookie(sk, ip, IP4_LENGTH, (void *)&syn, sizeof(syn));
-	return ip + IP6_LENGTH > end ?
-		       -1 :
-		       bpf_tcp_gen_syncookie(sk, ip, IP6_LENGTH, (void *)&syn, sizeof(syn));
-}
-
-/* The same without asking whether the queue is full. */
-INLINE s64 cookie_with_room(struct xdp_md *ctx, const struct packet *p, u16 mss)
-{
-	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	void *ip = packet_at_network(data, p);
-	struct syn_header syn = syn_header_of(p, mss);
-
-	if (!p->flow.v6)
-		return ip + IP4_LENGTH > end ?
-			       -1 :
-			       bpf_tcp_raw_gen_syncookie_ipv4(ip, (void *)&syn, sizeof(syn));
-	return ip + IP6_LENGTH > end ?
-		       -1 :
-		       bpf_tcp_raw_gen_syncookie_ipv6(ip, (void *)&syn, sizeof(syn));
-}
-
-/* What the kernel says of an ACK with this header: 0, it takes the cookie. */
-INLINE long cookie_taken(struct xdp_md *ctx, const struct packet *p, void *ack, void *sk)
-{
-	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	void *ip = packet_at_network(data, p);
-
-	if (!p->flow.v6)
-		return ip + IP4_LENGTH > end ?
-			       -1 :
-			       bpf_tcp_check_syncookie(sk, ip, IP4_LENGTH, ack, TCP_LENGTH);
-	return ip + IP6_LENGTH > end ? -1 :
-				       bpf_tcp_check_syncookie(sk, ip, IP6_LENGTH, ack, TCP_LENGTH);
-}
-
-/* A cookie that keeps a SYN out of a queue with room, if the kernel would take it
- * when it came back now. */
-INLINE s64 cookie_to_spare(struct xdp_md *ctx, const struct packet *p, u16 mss, void *sk)
-{
-	s64 made = cookie_with_room(ctx, p, mss);
-	u32 ack[TCP_LENGTH / 4] = {
-		BE32(p->flow.ports),
-		BE32(p->seq + 1),
-		BE32((u32)made + 1),
-		BE32(TCP_LENGTH / 4 << 28 | TCP_ACK << 16),
 	};
 
-	return made < 0 || cookie_taken(ctx, p, ack, sk) ? -1 : made;
-}
-
-/*
- * Whether SYNs of a flood are kept out of a queue that has room again. Those that
- * fill it expire together, and all that the kernel sends again at that moment is
- * more than a port can send: it is lost, and what the program says to others with
- * it. What filled the room would meet their second SYN in the same way.
- *
- * A flood of fewer SYNs is seen by its queue alone, which has to fill for that.
- */
-INLINE bool queue_is_spared(const struct queue *q, bool always, u64 now_ns)
-{
-	u64 lately_ns = 2 * flood_limits.window_ns;
-
-	return q->full_ns && !bimodal_passed(q->full_ns, now_ns, QUEUE_FULL_NS) &&
-	       (always || (q->flooded_ns && !bimodal_passed(q->flooded_ns, now_ns, lately_ns)));
+	if (!p->flow.v6)
+		return ip + IP4_LENGTH > end ?
+			       -1 :
+			       bpf_tcp_gen_syncookie(sk, ip, IP4_LENGTH, (void *)syn, sizeof(syn));
+	return ip + IP6_LENGTH > end ?
+		       -1 :
+		       bpf_tcp_gen_syncookie(sk, ip, IP6_LENGTH, (void *)syn, sizeof(syn));
 }
 
 INLINE void syn_options(struct xdp_md *ctx, const struct packet *p, struct tcp_options *o)
@@ -190,7 +90,6 @@ struct asked {
 	struct tcp_options options;
 	struct synack synack;
 	u64 now_ns;
-	bool spared;     /* the queue, though it has room */
 	bool queue_full; /* that is why there is a cookie */
 };
 
@@ -209,9 +108,6 @@ INLINE enum verdict listener_ask(struct xdp_md *ctx, const struct packet *p, str
 	syn_options(ctx, p, &a->options);
 	u16 mss = a->options.mss ? a->options.mss : p->flow.v6 ? MSS_DEFAULT6 : MSS_DEFAULT4;
 	s64 made = cookie_of(ctx, p, mss, sk);
-	a->queue_full = made >= 0 && sysctls->sysctl_tcp_syncookies != COOKIES_ALWAYS;
-	if (made < 0 && a->spared)
-		made = cookie_to_spare(ctx, p, listener_mss(t, mss), sk);
 	if (made < 0)
 		return VERDICT_PASS_NO_COOKIE;
 	u16 most = p->flow.v6 ? device_mss6 : device_mss4;
@@ -221,6 +117,7 @@ INLINE enum verdict listener_ask(struct xdp_md *ctx, const struct packet *p, str
 	a->synack.cookie = (u32)made;
 	a->synack.mss = mss < most ? mss : most;
 	a->synack.tsval = listener_tsval(a->now_ns, &a->options);
+	a->queue_full = sysctls->sysctl_tcp_syncookies != COOKIES_ALWAYS;
 	return VERDICT_ANSWER_SYN;
 }
 
@@ -239,10 +136,9 @@ GLOBAL int syn_answer(struct xdp_md *ctx, struct packet *p, u32 id, u64 now_ns)
 {
 	const struct service *s = service_get(id);
 	struct bimodal *b = mode_of(id);
-	struct queue *q = queue_of(id);
 	struct asked asked = { .now_ns = now_ns };
 
-	if (!p || !b || !s || !q)
+	if (!p || !b || !s)
 		return XDP_DROP; /* cannot be: the verifier's doubt */
 	bool always = service_is_always(s), floods = always || b->mode == BIMODAL_FLOOD;
 	if (source_is_bad(&p->flow) || sent_to_many(ctx))
@@ -251,11 +147,8 @@ GLOBAL int syn_answer(struct xdp_md *ctx, struct packet *p, u32 id, u64 now_ns)
 	struct bpf_sock *sk = socket_of(ctx, p);
 	if (!sk)
 		return pass_up(id, VERDICT_PASS_NO_LISTENER);
-	asked.spared = floods && queue_is_spared(q, always, now_ns);
 	enum verdict verdict = listener_ask(ctx, p, sk, &asked);
 	bpf_sk_release(sk);
-	if (asked.queue_full)
-		note_time(&q->full_ns, now_ns);
 	if (verdict == VERDICT_DROP_ACCEPT_FULL && floods)
 		return lose(s, id, verdict);
 	if (verdict != VERDICT_ANSWER_SYN)
@@ -274,10 +167,9 @@ INLINE int syn_arrives(struct xdp_md *ctx, struct packet *p)
 	u32 id = (u32)found;
 	const struct service *s = found > SERVICE_NONE ? service_get(id) : NULL;
 	struct bimodal *b = mode_of(id);
-	struct queue *q = queue_of(id);
 	u64 now_ns = bpf_ktime_get_coarse_ns();
 
-	if (!s || !b || !q)
+	if (!s || !b)
 		return pass_up(SERVICE_NONE, VERDICT_PASS_OTHER);
 	syn_count(id);
 	if (s->mode == MODE_OFF)
@@ -288,10 +180,8 @@ INLINE int syn_arrives(struct xdp_md *ctx, struct packet *p)
 	}
 	struct bimodal_limits limits = limits_now();
 	enum bimodal_syn syn = bimodal_count(b, &limits, now_ns);
-	if (syn == SYN_PRESSES) {
-		note_time(&q->flooded_ns, now_ns);
+	if (syn == SYN_PRESSES)
 		mode_press(id, b, CHANGE_SYNS, now_ns);
-	}
 	if (mode_floods(s, id, b, now_ns) || syn == SYN_OPENS)
 		return syn_answer(ctx, p, id, now_ns);
 	return pass_up(id, VERDICT_PASS_SYN);
@@ -303,9 +193,16 @@ INLINE int syn_arrives(struct xdp_md *ctx, struct packet *p)
 INLINE long cookie_check_by_kernel(struct xdp_md *ctx, const struct packet *p, void *sk)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	void *tcp = packet_at_transport(data, p);
+	void *ip = packet_at_network(data, p), *tcp = packet_at_transport(data, p);
 
-	return tcp + TCP_LENGTH > end ? -1 : cookie_taken(ctx, p, tcp, sk);
+	if (tcp + TCP_LENGTH > end)
+		return -1;
+	if (!p->flow.v6)
+		return ip + IP4_LENGTH > end ?
+			       -1 :
+			       bpf_tcp_check_syncookie(sk, ip, IP4_LENGTH, tcp, TCP_LENGTH);
+	return ip + IP6_LENGTH > end ? -1 :
+				       bpf_tcp_check_syncookie(sk, ip, IP6_LENGTH, tcp, TCP_LENGTH);
 }
 
 /* An ACK to a listener. */

@@ -67,13 +67,8 @@ struct inet_connection_sock {
 	struct inet_sock icsk_inet;
 };
 
-struct tcp_options_received {
-	u16 user_mss; /* TCP_MAXSEG */
-};
-
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
-	struct tcp_options_received rx_opt;
 	u32 rcv_nxt;
 	u32 rcv_wnd;
 	u32 snd_una;

@@ -50,14 +50,6 @@ INLINE const struct netns_ipv4 *listener_sysctls(const struct tcp_sock *t)
 	return &listener_sock(t)->__sk_common.skc_net.net->ipv4;
 }
 
-/* tcp_parse_mss_option: TCP_MAXSEG bounds what a client says. */
-INLINE u16 listener_mss(const struct tcp_sock *t, u16 mss)
-{
-	u16 most = t->rx_opt.user_mss;
-
-	return most && most < mss ? most : mss;
-}
-
 /* tcp_full_space */
 INLINE u32 listener_space(const struct tcp_sock *t)
 {

@@ -117,12 +117,6 @@ type hostKernelPrefix6 struct {
 	AddressBe [4]uint32
 }
 
-type hostKernelQueue struct {
-	_         structs.HostLayout
-	FullNs    uint64
-	FloodedNs uint64
-}
-
 type hostKernelService struct {
 	_                structs.HostLayout
 	Mode             uint8
@@ -180,7 +174,6 @@ const (
 	hostKernelMapPortSyns           = "port_syns"
 	hostKernelMapPrefixes4          = "prefixes4"
 	hostKernelMapPrefixes6          = "prefixes6"
-	hostKernelMapQueues             = "queues"
 	hostKernelMapReturned           = "returned"
 	hostKernelMapServiceMemos       = "service_memos"
 	hostKernelMapServices           = "services"
@@ -273,7 +266,6 @@ type hostKernelMapSpecs struct {
 	PortSyns         *ebpf.MapSpec `ebpf:"port_syns"`
 	Prefixes4        *ebpf.MapSpec `ebpf:"prefixes4"`
 	Prefixes6        *ebpf.MapSpec `ebpf:"prefixes6"`
-	Queues           *ebpf.MapSpec `ebpf:"queues"`
 	Returned         *ebpf.MapSpec `ebpf:"returned"`
 	ServiceMemos     *ebpf.MapSpec `ebpf:"service_memos"`
 	Services         *ebpf.MapSpec `ebpf:"services"`
@@ -330,7 +322,6 @@ type hostKernelMaps struct {
 	PortSyns         *ebpf.Map `ebpf:"port_syns"`
 	Prefixes4        *ebpf.Map `ebpf:"prefixes4"`
 	Prefixes6        *ebpf.Map `ebpf:"prefixes6"`
-	Queues           *ebpf.Map `ebpf:"queues"`
 	Returned         *ebpf.Map `ebpf:"returned"`
 	ServiceMemos     *ebpf.Map `ebpf:"service_memos"`
 	Services         *ebpf.Map `ebpf:"services"`
@@ -352,7 +343,6 @@ func (m *hostKernelMaps) Close() error {
 		m.PortSyns,
 		m.Prefixes4,
 		m.Prefixes6,
-		m.Queues,
 		m.Returned,
 		m.ServiceMemos,
 		m.Services,

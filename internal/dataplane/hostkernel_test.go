@@ -214,18 +214,6 @@ func kernelPort(t testing.TB) (fd int, server, client net.HardwareAddr) {
 	return fd, device.HardwareAddr, peer.HardwareAddr
 }
 
-// sendToKernel sends a frame from the client's end of the cable.
-func sendToKernel(t testing.TB, p wire.Packet) {
-	t.Helper()
-	fd, server, client := kernelPort(t)
-	frame := p.Frame()
-	copy(frame, server)
-	copy(frame[6:], client)
-	if _, err := unix.Write(fd, frame); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // answerOfKernel is what the kernel itself says to a SYN.
 func answerOfKernel(t testing.TB, p wire.Packet) []byte {
 	t.Helper()
@@ -632,7 +620,7 @@ func wantChange(t *testing.T, changes *ModeChanges, want ModeChange) {
 }
 
 // shortQueue listens with room for one handshake and one connection.
-func shortQueue(t *testing.T, port int) (fd int) {
+func shortQueue(t *testing.T, port int) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -645,7 +633,6 @@ func shortQueue(t *testing.T, port int) (fd int) {
 	); err != nil {
 		t.Fatal(err)
 	}
-	return fd
 }
 
 // As in the paper: one SYN in T1 tries the queue.
@@ -669,77 +656,6 @@ func TestPortIsFloodedWhenItsQueueIsFull(t *testing.T) {
 		t.Errorf("the next SYN: %s", got.verdict)
 	}
 	h.want("an ACK without cookie", flagged(syn, wire.ACK), "drop_bad_cookie")
-}
-
-// sawQueue writes what a port remembers of its queue, as times before now.
-func (h kernelHostAgent) sawQueue(service uint32, full, flooded time.Duration) {
-	h.t.Helper()
-	now := monotonic(h.t)
-	if err := h.Queues.Put(service, hostKernelQueue{FullNs: now - uint64(full), FloodedNs: now - uint64(flooded)}); err != nil {
-		h.t.Fatal(err)
-	}
-}
-
-// newWindow begins T1 of a port anew, in the mode that it has.
-func (h kernelHostAgent) newWindow(service uint32) {
-	h.t.Helper()
-	var b hostKernelBimodal
-	if err := h.PortModes.Lookup(service, &b); err != nil {
-		h.t.Fatal(err)
-	}
-	b.BeganNs, b.Syns = monotonic(h.t), 0
-	if err := h.PortModes.Put(service, b); err != nil {
-		h.t.Fatal(err)
-	}
-}
-
-// What a flood has put into the queue expires at once, and all is sent again at
-// that moment: it shall not fill it a second time.
-func TestFloodDoesNotFillTheQueueAgain(t *testing.T) {
-	limits := FloodLimits{SYNs: 5, Window: time.Minute, Calm: time.Hour, CalmMost: time.Hour}
-	h := newHostKernel(t, limits, plainPort)
-	setSysctl(t, "net.ipv4.tcp_syncookies", "1")
-	if err := unix.SetsockoptInt(shortQueue(t, plainPort), unix.IPPROTO_TCP, unix.TCP_MAXSEG, 700); err != nil {
-		t.Fatal(err)
-	}
-	kernelListen(t, "tcp6", plainPort)
-	syn, pending := kernelSYN(false, plainPort, 23200, linuxOptions), kernelSYN(false, plainPort, 23201, linuxOptions)
-	for range limits.SYNs {
-		h.arrive(syn)
-	}
-	h.want("the queue has never been full", syn, "pass_no_cookie")
-	answerOfKernel(t, kernelSYN(false, plainPort, 23202, linuxOptions))
-	answerOfKernel(t, pending)
-	eventually(t, "the queue is full", func() bool { return h.arrive(syn).verdict == "answer_syn" })
-	full := h.arrive(syn)
-	rst := flagged(pending, wire.RST)
-	rst.Seq++
-	sendToKernel(t, rst)
-	eventually(t, "it has room, and the kernel will soon take no cookies", func() bool {
-		h.sawQueue(1, time.Minute, 0)
-		return h.arrive(syn).verdict == "pass_no_cookie"
-	})
-
-	spared := func(what string) {
-		t.Helper()
-		got := h.arrive(syn)
-		if got.verdict != "answer_syn" || got.action != xdpTX {
-			t.Fatalf("%s: %s, action %d", what, got.verdict, got.action)
-		}
-		_, terms, _ := strings.Cut(answerTerms(got.out), "ack") // cookies change once a minute
-		if _, want, _ := strings.Cut(answerTerms(full.out), "ack"); terms != want {
-			t.Errorf("%s: it says %s, with a full queue %s", what, terms, want)
-		}
-		h.want("its ACK", h.handshake(syn), "pass_kernel_cookie")
-	}
-	h.sawQueue(1, 50*time.Second, 0)
-	spared("many SYNs")
-	h.want("a listener whose queue has never been full", kernelSYN(true, plainPort, 23200, linuxOptions), "pass_no_cookie")
-	h.sawQueue(1, 0, 3*time.Minute)
-	h.newWindow(1)
-	h.want("a flood of few SYNs, which the queue alone tells of", syn, "pass_no_cookie")
-	h.setMode(1, policy.Always)
-	spared("always")
 }
 
 // What the kernel would drop need not get there.

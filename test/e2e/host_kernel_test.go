@@ -43,9 +43,6 @@ func kernelSysctls(t *testing.T, l *lab.Lab, syncookies, timestamps string) {
 	}
 }
 
-// serverQueue is the lab's net.core.somaxconn, vethRing what a port holds.
-const serverQueue, vethRing = 4096, 256
-
 func TestKernelCookiesServeEveryRequestDuringAFlood(t *testing.T) {
 	for _, c := range []lab.Case{
 		{Flood: 100_000}, {Flood: 100_000, IPv6: true, Profile: lab.Linux},
@@ -59,11 +56,6 @@ func TestKernelCookiesServeEveryRequestDuringAFlood(t *testing.T) {
 			allServed(t, c.Defence, report.Benign)
 			if report.Flood.OfferedPPS < aFlood || report.Flood.AnsweredPPS < aFlood {
 				t.Errorf("%.0f packets per second offered, %.0f answered", report.Flood.OfferedPPS, report.Flood.AnsweredPPS)
-			}
-			// Of the flood the queue takes what fills it once, and what the
-			// program lets by before the kernel has counted it.
-			if n := report.Server.Verdicts["pass_no_cookie"]; n > serverQueue+vethRing {
-				t.Errorf("%d SYNs of a flood have passed to a queue of %d", n, serverQueue)
 			}
 			if v := report.Server.Verdicts; v["answer_syn"] < uint64(aFlood*floodTime().Seconds()) || v["pass_kernel_cookie"] == 0 {
 				t.Errorf("verdicts %v", v)
