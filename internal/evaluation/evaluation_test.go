@@ -70,7 +70,7 @@ func (v *invented) panels(t Taken) []Panel {
 
 func runInvented(t *testing.T, dir string, v *invented, progress func(Progress)) (Results, error) {
 	t.Helper()
-	return Run(t.Context(), Options{Dir: dir, Effort: Quick, Experiments: []Experiment{v.experiment()}, Progress: progress, Now: clock()})
+	return Run(t.Context(), Options{Dir: dir, Effort: Quick, Traffic: "none", Experiments: []Experiment{v.experiment()}, Progress: progress, Now: clock()})
 }
 
 func TestRunsTakeTurnsAndTellWhatIsLeft(t *testing.T) {
@@ -99,7 +99,7 @@ func TestRunsTakeTurnsAndTellWhatIsLeft(t *testing.T) {
 func TestInterruptedRunGoesOn(t *testing.T) {
 	dir, v := t.TempDir(), &invented{}
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err := Run(ctx, Options{Dir: dir, Effort: Quick, Experiments: []Experiment{v.experiment()}, Now: clock(), Progress: func(p Progress) {
+	_, err := Run(ctx, Options{Dir: dir, Effort: Quick, Traffic: "none", Experiments: []Experiment{v.experiment()}, Now: clock(), Progress: func(p Progress) {
 		if p.Done == 5 {
 			cancel()
 		}
@@ -140,7 +140,7 @@ func TestAnotherRunsDirectoryIsRefused(t *testing.T) {
 	if _, err := runInvented(t, dir, v, nil); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Run(t.Context(), Options{Dir: dir, Effort: Full, Experiments: []Experiment{v.experiment()}, Now: clock()})
+	_, err := Run(t.Context(), Options{Dir: dir, Effort: Full, Traffic: "none", Experiments: []Experiment{v.experiment()}, Now: clock()})
 	if err == nil || !strings.Contains(err.Error(), "choose another directory") {
 		t.Errorf("a full run in a quick one's directory: %v", err)
 	}

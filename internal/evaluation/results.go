@@ -12,6 +12,7 @@ const SchemaVersion = 1
 type Results struct {
 	Schema      int       `json:"schema"`
 	Effort      string    `json:"effort"`
+	Traffic     string    `json:"traffic"` // benign, where experiments use it
 	Machine     Machine   `json:"machine"`
 	Started     time.Time `json:"started"`
 	Ended       time.Time `json:"ended"`
