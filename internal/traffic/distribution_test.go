@@ -13,7 +13,7 @@ func TestDefaultIsTheMeanThatThePaperGives(t *testing.T) {
 	if mean := source.MeanBytes(); math.Abs(mean-14500) > 50 || source.Rate() != 38500 {
 		t.Errorf("%s", Describe(source))
 	}
-	if got, want := Describe(source), "mean of CAIDA 2018: 3.85e+04 flows/s, 14.5 kB each in the mean"; got != want {
+	if got, want := Describe(source), "mean of CAIDA 2018: 38500 flows/s, 14.5 kB each in the mean"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

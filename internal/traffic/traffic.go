@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"time"
 )
 
@@ -66,7 +67,15 @@ func (w Want) check(own float64) (rate float64, err error) {
 
 // Describe is one line for a report.
 func Describe(s Source) string {
-	return fmt.Sprintf("%s: %.4g flows/s, %.4g kB each in the mean", s.Name(), s.Rate(), s.MeanBytes()/1000)
+	return fmt.Sprintf("%s: %s flows/s, %s kB each in the mean", s.Name(), digits(s.Rate()), digits(s.MeanBytes()/1000))
+}
+
+// digits has three, or all before the point.
+func digits(x float64) string {
+	if x >= 100 {
+		return strconv.FormatFloat(x, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(x, 'g', 3, 64)
 }
 
 // Open reads a source from a file: a capture (pcap or pcapng), or else a
