@@ -16,7 +16,7 @@ type graph struct {
 	note      string
 }
 
-const ofTheServed = "Of requests that were served; where fewer than %d were, there is no figure. "
+const ofTheServed = "Of requests that were served; where fewer than %d were, there is no figure."
 
 func latencyGraphs(timeout string) []graph {
 	milliseconds := evaluation.Axis{Label: "ms", Log: true}
@@ -24,11 +24,11 @@ func latencyGraphs(timeout string) []graph {
 		{"served", "Requests served", evaluation.Axis{Label: "% of requests"}, servedPercent,
 			"Served is what was answered whole within " + timeout + "."},
 		{"first", "Median of first contacts", milliseconds, firstContacts + "p50_ms",
-			fmt.Sprintf(ofTheServed, 20) + "A first contact is the first request of an address."},
+			fmt.Sprintf(ofTheServed, 20) + " A first contact is the first request of an address."},
 		{"first-p99", "99th percentile of first contacts", milliseconds, firstContacts + "p99_ms",
 			fmt.Sprintf(ofTheServed, 100)},
 		{"later", "Median of later contacts", milliseconds, laterContacts + "p50_ms",
-			fmt.Sprintf(ofTheServed, 20) + "A later contact is a new connection of an address that has come before."},
+			fmt.Sprintf(ofTheServed, 20) + " A later contact is a new connection of an address that has come before."},
 	}
 }
 
