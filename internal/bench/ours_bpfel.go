@@ -333,6 +333,8 @@ const (
 	oursProgOutside94         = "outside_94"
 	oursProgOutsideMany54     = "outside_many_54"
 	oursProgOutsideMany74     = "outside_many_74"
+	oursProgOutsideUnlisted54 = "outside_unlisted_54"
+	oursProgOutsideUnlisted74 = "outside_unlisted_74"
 	oursProgSwap              = "swap"
 	oursVarActingChanges      = "acting_changes"
 	oursVarAnswerBudgetMask   = "answer_budget_mask"
@@ -403,17 +405,19 @@ type oursSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type oursProgramSpecs struct {
-	Floor54       *ebpf.ProgramSpec `ebpf:"floor_54"`
-	Floor74       *ebpf.ProgramSpec `ebpf:"floor_74"`
-	Floor94       *ebpf.ProgramSpec `ebpf:"floor_94"`
-	Inside54      *ebpf.ProgramSpec `ebpf:"inside_54"`
-	Inside74      *ebpf.ProgramSpec `ebpf:"inside_74"`
-	Outside54     *ebpf.ProgramSpec `ebpf:"outside_54"`
-	Outside74     *ebpf.ProgramSpec `ebpf:"outside_74"`
-	Outside94     *ebpf.ProgramSpec `ebpf:"outside_94"`
-	OutsideMany54 *ebpf.ProgramSpec `ebpf:"outside_many_54"`
-	OutsideMany74 *ebpf.ProgramSpec `ebpf:"outside_many_74"`
-	Swap          *ebpf.ProgramSpec `ebpf:"swap"`
+	Floor54           *ebpf.ProgramSpec `ebpf:"floor_54"`
+	Floor74           *ebpf.ProgramSpec `ebpf:"floor_74"`
+	Floor94           *ebpf.ProgramSpec `ebpf:"floor_94"`
+	Inside54          *ebpf.ProgramSpec `ebpf:"inside_54"`
+	Inside74          *ebpf.ProgramSpec `ebpf:"inside_74"`
+	Outside54         *ebpf.ProgramSpec `ebpf:"outside_54"`
+	Outside74         *ebpf.ProgramSpec `ebpf:"outside_74"`
+	Outside94         *ebpf.ProgramSpec `ebpf:"outside_94"`
+	OutsideMany54     *ebpf.ProgramSpec `ebpf:"outside_many_54"`
+	OutsideMany74     *ebpf.ProgramSpec `ebpf:"outside_many_74"`
+	OutsideUnlisted54 *ebpf.ProgramSpec `ebpf:"outside_unlisted_54"`
+	OutsideUnlisted74 *ebpf.ProgramSpec `ebpf:"outside_unlisted_74"`
+	Swap              *ebpf.ProgramSpec `ebpf:"swap"`
 }
 
 // oursMapSpecs contains maps before they are loaded into the kernel.
@@ -623,17 +627,19 @@ type oursVariables struct {
 //
 // It can be passed to loadOursObjects or ebpf.CollectionSpec.LoadAndAssign.
 type oursPrograms struct {
-	Floor54       *ebpf.Program `ebpf:"floor_54"`
-	Floor74       *ebpf.Program `ebpf:"floor_74"`
-	Floor94       *ebpf.Program `ebpf:"floor_94"`
-	Inside54      *ebpf.Program `ebpf:"inside_54"`
-	Inside74      *ebpf.Program `ebpf:"inside_74"`
-	Outside54     *ebpf.Program `ebpf:"outside_54"`
-	Outside74     *ebpf.Program `ebpf:"outside_74"`
-	Outside94     *ebpf.Program `ebpf:"outside_94"`
-	OutsideMany54 *ebpf.Program `ebpf:"outside_many_54"`
-	OutsideMany74 *ebpf.Program `ebpf:"outside_many_74"`
-	Swap          *ebpf.Program `ebpf:"swap"`
+	Floor54           *ebpf.Program `ebpf:"floor_54"`
+	Floor74           *ebpf.Program `ebpf:"floor_74"`
+	Floor94           *ebpf.Program `ebpf:"floor_94"`
+	Inside54          *ebpf.Program `ebpf:"inside_54"`
+	Inside74          *ebpf.Program `ebpf:"inside_74"`
+	Outside54         *ebpf.Program `ebpf:"outside_54"`
+	Outside74         *ebpf.Program `ebpf:"outside_74"`
+	Outside94         *ebpf.Program `ebpf:"outside_94"`
+	OutsideMany54     *ebpf.Program `ebpf:"outside_many_54"`
+	OutsideMany74     *ebpf.Program `ebpf:"outside_many_74"`
+	OutsideUnlisted54 *ebpf.Program `ebpf:"outside_unlisted_54"`
+	OutsideUnlisted74 *ebpf.Program `ebpf:"outside_unlisted_74"`
+	Swap              *ebpf.Program `ebpf:"swap"`
 }
 
 func (p *oursPrograms) Close() error {
@@ -648,6 +654,8 @@ func (p *oursPrograms) Close() error {
 		p.Outside94,
 		p.OutsideMany54,
 		p.OutsideMany74,
+		p.OutsideUnlisted54,
+		p.OutsideUnlisted74,
 		p.Swap,
 	)
 }
