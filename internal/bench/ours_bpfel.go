@@ -301,6 +301,7 @@ const (
 	oursMapCovered6           = "covered6"
 	oursMapDeny4              = "deny4"
 	oursMapDeny6              = "deny6"
+	oursMapDenyMarks          = "deny_marks"
 	oursMapDetectors          = "detectors"
 	oursMapEpochSeen          = "epoch_seen"
 	oursMapFilter             = "filter"
@@ -438,6 +439,7 @@ type oursMapSpecs struct {
 	Covered6      *ebpf.MapSpec `ebpf:"covered6"`
 	Deny4         *ebpf.MapSpec `ebpf:"deny4"`
 	Deny6         *ebpf.MapSpec `ebpf:"deny6"`
+	DenyMarks     *ebpf.MapSpec `ebpf:"deny_marks"`
 	Detectors     *ebpf.MapSpec `ebpf:"detectors"`
 	EpochSeen     *ebpf.MapSpec `ebpf:"epoch_seen"`
 	Filter        *ebpf.MapSpec `ebpf:"filter"`
@@ -527,6 +529,7 @@ type oursMaps struct {
 	Covered6      *ebpf.Map `ebpf:"covered6"`
 	Deny4         *ebpf.Map `ebpf:"deny4"`
 	Deny6         *ebpf.Map `ebpf:"deny6"`
+	DenyMarks     *ebpf.Map `ebpf:"deny_marks"`
 	Detectors     *ebpf.Map `ebpf:"detectors"`
 	EpochSeen     *ebpf.Map `ebpf:"epoch_seen"`
 	Filter        *ebpf.Map `ebpf:"filter"`
@@ -567,6 +570,7 @@ func (m *oursMaps) Close() error {
 		m.Covered6,
 		m.Deny4,
 		m.Deny6,
+		m.DenyMarks,
 		m.Detectors,
 		m.EpochSeen,
 		m.Filter,
