@@ -12,6 +12,7 @@ import (
 	"smartcookie/internal/bench"
 	"smartcookie/internal/evaluation"
 	"smartcookie/internal/lab"
+	"smartcookie/internal/traffic"
 )
 
 const benchText = `Makes the papers' experiments on this machine, with the peers of today in the same
@@ -37,6 +38,7 @@ type benchOptions struct {
 	quick bool
 	only  []string
 	out   string
+	trace string
 }
 
 func newBenchCommand(env *environment) *cobra.Command {
@@ -56,17 +58,34 @@ func newBenchCommand(env *environment) *cobra.Command {
 			if options.ofHotPath() {
 				return options.hotPath(ctx, env)
 			}
+			benign, err := options.benign()
+			if err != nil {
+				return err
+			}
 			if err := lab.Sweep(); err != nil {
 				return err
 			}
-			return options.evaluate(ctx, env, bench.Experiments())
+			return options.evaluate(ctx, env, bench.Experiments(benign), traffic.Describe(benign))
 		},
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&options.quick, "quick", false, "three minutes: that everything runs, and the shape; not to be quoted")
-	flags.StringSliceVar(&options.only, "only", nil, "run these `experiments`: "+strings.Join(experimentIDs(bench.Experiments()), ",")+"; or testrun, loop, server")
+	flags.StringSliceVar(&options.only, "only", nil, "run these `experiments`: "+strings.Join(experimentIDs(bench.Experiments(traffic.Default())), ",")+"; or testrun, loop, server")
 	flags.StringVar(&options.out, "out", "", "`directory` of the results, "+fullDir+" or "+quickDir+" here if not given")
+	flags.StringVar(&options.trace, "trace", "", "`file` of the benign traffic: a capture (pcap, pcapng), or a description as docs/evaluation.md has it")
 	return cmd
+}
+
+// benign is where the experiments' benign traffic comes from.
+func (o benchOptions) benign() (traffic.Source, error) {
+	if o.trace == "" {
+		return traffic.Default(), nil
+	}
+	source, err := traffic.Open(o.trace)
+	if err != nil {
+		return nil, &usageError{fmt.Errorf("--trace: %w", err)}
+	}
+	return source, nil
 }
 
 func experimentIDs(all []evaluation.Experiment) []string {
@@ -85,8 +104,8 @@ func (o benchOptions) ofHotPath() bool {
 }
 
 func (o benchOptions) hotPath(ctx context.Context, env *environment) error {
-	if o.quick || o.out != "" {
-		return usageErrorf("--only %s: prints a table, and has neither --quick nor --out", strings.Join(o.only, ","))
+	if o.quick || o.out != "" || o.trace != "" {
+		return usageErrorf("--only %s: prints a table, and has no --quick, --out or --trace", strings.Join(o.only, ","))
 	}
 	for _, name := range o.only {
 		if !slices.Contains(hotPathMeasurements, name) {

@@ -47,7 +47,7 @@ func rateOf(context.Context, string) (evaluation.Figures, error) {
 func TestBenchTellsWhatItMeasuresAndWhereTheReportIs(t *testing.T) {
 	c, dir := newConsole(), t.TempDir()
 	options := benchOptions{quick: true, out: dir}
-	if err := options.evaluate(t.Context(), c.env, inventedExperiments(rateOf)); err != nil {
+	if err := options.evaluate(t.Context(), c.env, inventedExperiments(rateOf), "none"); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := c.stderr.String(), "E2  2 of 2, 0 s left  a defence with a name that is longer than most, flood, round 1\n"; !strings.HasSuffix(got, want) {
@@ -69,7 +69,7 @@ func TestBenchTellsWhatItMeasuresAndWhereTheReportIs(t *testing.T) {
 		}
 	}
 	c.stderr.Reset()
-	if err := options.evaluate(t.Context(), c.env, inventedExperiments(nil)); err != nil {
+	if err := options.evaluate(t.Context(), c.env, inventedExperiments(nil), "none"); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(c.stderr.String(), "--out DIR measures again") {
@@ -85,7 +85,7 @@ func TestBenchRunsWhatIsAskedForAndKeepsTheRest(t *testing.T) {
 		return rateOf(ctx, id)
 	})
 	for _, only := range []string{"e2", "E1"} {
-		if err := (benchOptions{only: []string{only}, out: dir}).evaluate(t.Context(), c.env, all); err != nil {
+		if err := (benchOptions{only: []string{only}, out: dir}).evaluate(t.Context(), c.env, all, "none"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -104,7 +104,7 @@ func TestBenchRunsWhatIsAskedForAndKeepsTheRest(t *testing.T) {
 func TestBenchSaysWhatFailedAndHowToGoOn(t *testing.T) {
 	c, dir := newConsole(), t.TempDir()
 	fails := inventedExperiments(func(context.Context, string) (evaluation.Figures, error) { return nil, errors.New("no\nanswer") })
-	err := (benchOptions{only: []string{"E1"}, out: dir}).evaluate(t.Context(), c.env, fails)
+	err := (benchOptions{only: []string{"E1"}, out: dir}).evaluate(t.Context(), c.env, fails, "none")
 	if err == nil || exitCode(err) != exitError || !strings.Contains(err.Error(), "not everything could be measured (1)") {
 		t.Errorf("a failed cell: %v", err)
 	}
@@ -113,7 +113,7 @@ func TestBenchSaysWhatFailedAndHowToGoOn(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ends := inventedExperiments(func(ctx context.Context, _ string) (evaluation.Figures, error) { cancel(); return nil, ctx.Err() })
-	err = (benchOptions{out: dir}).evaluate(ctx, c.env, ends)
+	err = (benchOptions{out: dir}).evaluate(ctx, c.env, ends, "none")
 	if err == nil || exitCode(err) != exitError || !strings.Contains(err.Error(), "goes on from here") {
 		t.Errorf("an interrupted run: %v", err)
 	}
@@ -129,15 +129,27 @@ func TestBenchRefusesWhatItDoesNotKnow(t *testing.T) {
 		{benchOptions{only: []string{""}}, `no such experiment: ""`},
 	} {
 		u.options.out = t.TempDir()
-		err := u.options.evaluate(t.Context(), c.env, inventedExperiments(rateOf))
+		err := u.options.evaluate(t.Context(), c.env, inventedExperiments(rateOf), "none")
 		if err == nil || exitCode(err) != exitUsage || !strings.Contains(err.Error(), u.want) {
 			t.Errorf("%+v: %v, want %q", u.options, err, u.want)
 		}
 	}
-	for _, u := range []benchOptions{{only: []string{"testrun", "E1"}}, {only: []string{"server"}, quick: true}, {only: []string{"server"}, out: "x"}} {
+	for _, u := range []benchOptions{{only: []string{"testrun", "E1"}}, {only: []string{"server"}, quick: true}, {only: []string{"server"}, out: "x"}, {only: []string{"loop"}, trace: "x"}} {
 		if err := u.hotPath(t.Context(), c.env); err == nil || exitCode(err) != exitUsage {
 			t.Errorf("%+v: %v", u, err)
 		}
+	}
+}
+
+func TestBenchTakesItsTrafficFromAFile(t *testing.T) {
+	if benign, err := (benchOptions{}).benign(); err != nil || benign.MeanBytes() < 14_000 {
+		t.Errorf("without a file: %v, %v", benign, err)
+	}
+	if benign, err := (benchOptions{trace: "../traffic/testdata/small.pcap"}).benign(); err != nil || benign.Name() != "small.pcap" {
+		t.Errorf("a capture: %v, %v", benign, err)
+	}
+	if _, err := (benchOptions{trace: "bench_test.go"}).benign(); err == nil || exitCode(err) != exitUsage || !strings.Contains(err.Error(), "--trace: bench_test.go") {
+		t.Errorf("no traffic: %v", err)
 	}
 }
 

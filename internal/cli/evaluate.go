@@ -17,12 +17,12 @@ import (
 )
 
 // evaluate runs experiments and tells what became of them.
-func (o benchOptions) evaluate(ctx context.Context, env *environment, all []evaluation.Experiment) error {
+func (o benchOptions) evaluate(ctx context.Context, env *environment, all []evaluation.Experiment, benign string) error {
 	only, err := o.chosen(experimentIDs(all))
 	if err != nil {
 		return err
 	}
-	run := evaluation.Options{Dir: cmp.Or(o.out, fullDir), Experiments: all, Only: only, Now: env.now}
+	run := evaluation.Options{Dir: cmp.Or(o.out, fullDir), Experiments: all, Only: only, Traffic: benign, Now: env.now}
 	if o.quick {
 		run.Dir, run.Effort = cmp.Or(o.out, quickDir), evaluation.Quick
 	}

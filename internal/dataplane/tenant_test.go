@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+
 	"smartcookie/internal/control"
 	"smartcookie/internal/cookie"
 	"smartcookie/internal/policy"
@@ -45,7 +47,10 @@ func (s serverAgent) translation(key serverEndpoints) (v serverTranslation) {
 // A service is a tenant's or the host's own: the other's programs let its packets
 // pass as they are, also its errors.
 func TestServicesAreServedAtTheirOwnDevices(t *testing.T) {
-	tenants, own := newTenants(t), newTranslator(t)
+	tenants := newTenants(t)
+	own := newServer(t, func(c *ServerConfig) {
+		c.Translated, c.Tenants = 100, []Interface{{Name: "lo", Index: 1}}
+	})
 	for _, client := range bothFamilies() {
 		tenants.translated(client, nil)
 		own.translated(client, nil)
@@ -62,6 +67,33 @@ func TestServicesAreServedAtTheirOwnDevices(t *testing.T) {
 		}
 		if got := tenants.toTenant(quote); got.verdict != "pass_error" {
 			t.Errorf("%s, a tenant's error: %s", client.Source, got.verdict)
+		}
+	}
+}
+
+// What nobody configured is not verified, which takes most of a start.
+func TestProgramsOfOtherShapesAreLeftOut(t *testing.T) {
+	for name, c := range map[string]struct {
+		agent        serverAgent
+		own, tenants bool
+	}{
+		"own services": {newTranslator(t), true, false},
+		"tenants, too": {newTenants(t), true, true},
+	} {
+		for of, program := range map[string]struct {
+			*ebpf.Program
+			whole bool
+		}{
+			"server_ingress": {c.agent.ServerIngress, c.own}, "tenant_egress": {c.agent.TenantEgress, c.tenants},
+			"proxy_egress": {c.agent.ProxyEgress, false},
+		} {
+			info, err := program.Info()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n, _ := info.VerifiedInstructions(); (n > 100) != program.whole {
+				t.Errorf("%s: %s has %d instructions", name, of, n)
+			}
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -70,7 +71,7 @@ func (v *invented) panels(t Taken) []Panel {
 
 func runInvented(t *testing.T, dir string, v *invented, progress func(Progress)) (Results, error) {
 	t.Helper()
-	return Run(t.Context(), Options{Dir: dir, Effort: Quick, Experiments: []Experiment{v.experiment()}, Progress: progress, Now: clock()})
+	return Run(t.Context(), Options{Dir: dir, Effort: Quick, Traffic: "none", Experiments: []Experiment{v.experiment()}, Progress: progress, Now: clock()})
 }
 
 func TestRunsTakeTurnsAndTellWhatIsLeft(t *testing.T) {
@@ -99,7 +100,7 @@ func TestRunsTakeTurnsAndTellWhatIsLeft(t *testing.T) {
 func TestInterruptedRunGoesOn(t *testing.T) {
 	dir, v := t.TempDir(), &invented{}
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err := Run(ctx, Options{Dir: dir, Effort: Quick, Experiments: []Experiment{v.experiment()}, Now: clock(), Progress: func(p Progress) {
+	_, err := Run(ctx, Options{Dir: dir, Effort: Quick, Traffic: "none", Experiments: []Experiment{v.experiment()}, Now: clock(), Progress: func(p Progress) {
 		if p.Done == 5 {
 			cancel()
 		}
@@ -115,6 +116,9 @@ func TestInterruptedRunGoesOn(t *testing.T) {
 	half := bytes.TrimSuffix(text, []byte("\n")) // as if it was ended while it wrote
 	if err := os.WriteFile(name, half[:len(half)-5], 0o644); err != nil {
 		t.Fatal(err)
+	}
+	if page, err := os.ReadFile(filepath.Join(dir, ReportFile)); err != nil || !strings.Contains(string(page), "So far 5 of 9 cells") {
+		t.Errorf("%v; the report does not say how far the run came", err)
 	}
 	before := len(v.measured)
 	results, err := runInvented(t, dir, v, nil)
@@ -140,7 +144,7 @@ func TestAnotherRunsDirectoryIsRefused(t *testing.T) {
 	if _, err := runInvented(t, dir, v, nil); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Run(t.Context(), Options{Dir: dir, Effort: Full, Experiments: []Experiment{v.experiment()}, Now: clock()})
+	_, err := Run(t.Context(), Options{Dir: dir, Effort: Full, Traffic: "none", Experiments: []Experiment{v.experiment()}, Now: clock()})
 	if err == nil || !strings.Contains(err.Error(), "choose another directory") {
 		t.Errorf("a full run in a quick one's directory: %v", err)
 	}
@@ -160,6 +164,24 @@ func TestFailedCellIsToldAndTriedAgain(t *testing.T) {
 	results, err = runInvented(t, dir, v, nil)
 	if err != nil || !slices.Equal(v.measured, []CellID{id}) || len(results.Failed()) > 0 {
 		t.Errorf("%v; measured %v, failed %q", err, v.measured, results.Failed())
+	}
+}
+
+func TestWhatIsNoNumberIsAFailure(t *testing.T) {
+	e := Experiment{ID: "E0", Title: "x", Reproduces: "x", Question: "x", Prepare: func(Effort) *Trial {
+		return &Trial{
+			Cells: []Cell{{CellID: CellID{Subject: "ours"}, Measure: func(context.Context) (Figures, error) { return Figures{"ratio": math.Inf(1)}, nil }}},
+			Panels: func(t Taken) []Panel {
+				return []Panel{{ID: "none", Title: "x", Kind: Bars, Series: Bar("ours", true, t.Rounds("ours", "", "ratio"), nil)}}
+			},
+		}
+	}}
+	results, err := Run(t.Context(), Options{Dir: t.TempDir(), Traffic: "none", Experiments: []Experiment{e}, Now: clock()})
+	if err != nil || !slices.Equal(results.Failed(), []string{"E0: ours, , round 1: ratio is no number: +Inf"}) {
+		t.Errorf("%v, failed %q", err, results.Failed())
+	}
+	if panels := results.Experiments[0].Panels; len(panels) != 0 {
+		t.Errorf("a plot of nothing: %+v", panels)
 	}
 }
 
@@ -214,7 +236,7 @@ func TestWhatIsWritten(t *testing.T) {
 
 func TestNumbersForPeople(t *testing.T) {
 	for x, want := range map[float64]string{
-		0: "0", 1: "1", 0.0456: "0.0456", 7.06e-5: "7.1e-05", 999.6: "1 k", 1234: "1.23 k", 1_234_567: "1.23 M", 999_960: "1 M",
+		0: "0", 1: "1", 0.0456: "0.0456", 7.06e-5: "7.1e-5", 1e-12: "1e-12", -1e-4: "-1e-4", 999.6: "1 k", 1234: "1.23 k", 1_234_567: "1.23 M", 999_960: "1 M",
 		-12.345: "-12.3", 1.4e9: "1.4 G", 130: "130", 0.999: "0.999",
 	} {
 		if got := Short(x); got != want {

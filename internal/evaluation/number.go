@@ -5,16 +5,18 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 )
 
-// Short is a figure with three digits, as people read it: 1.23 M, 0.0456, 7.1e-05.
+// Short is a figure with three digits, as people read it: 1.23 M, 0.0456, 7.1e-5.
 func Short(x float64) string {
 	size := math.Abs(x)
 	switch {
 	case x == 0:
 		return "0"
 	case size < 1e-3:
-		return strconv.FormatFloat(x, 'e', 1, 64)
+		mantissa, exponent, _ := strings.Cut(strconv.FormatFloat(x, 'e', 1, 64), "e-")
+		return strings.TrimSuffix(mantissa, ".0") + "e-" + strings.TrimPrefix(exponent, "0")
 	case size < 999.5:
 		return trimmed(x)
 	}

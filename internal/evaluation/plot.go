@@ -3,6 +3,7 @@ package evaluation
 import (
 	"bytes"
 	"fmt"
+	"html"
 	"image/color"
 	"regexp"
 	"strings"
@@ -22,10 +23,7 @@ var (
 	grid = color.RGBA{0x01, 0x01, 0x02, 0xff}
 )
 
-// seriesColours are as many as can be told apart.
-const seriesColours = 10
-
-func seriesColour(i int) color.RGBA { return color.RGBA{0x01, 0x02, uint8(i % seriesColours), 0xff} }
+func seriesColour(i int) color.RGBA { return color.RGBA{0x01, 0x02, uint8(i), 0xff} }
 
 var drawnColour = regexp.MustCompile(`#01(0[12])(0[0-9A-Fa-f])`)
 
@@ -42,134 +40,187 @@ func styled(svg string) string {
 	})
 }
 
-// size of a drawing, in the points that CSS pixels become.
-type size struct{ width, text font.Length }
+// look is how a series' line is told from the others: in all panels of an
+// experiment alike. Ours are greenish and whole, others dashed.
+type look struct {
+	colour int
+	glyph  draw.GlyphDrawer
+	ours   bool
+}
 
 var (
-	wide   = size{width: 760, text: 12}
-	narrow = size{width: 350, text: 11}
+	ourColours   = []int{0, 6, 8, 9, 4}
+	otherColours = []int{2, 3, 5, 7, 1}
+	glyphs       = []draw.GlyphDrawer{draw.CircleGlyph{}, draw.BoxGlyph{}, draw.PyramidGlyph{}, diamond{}, nabla{}, draw.RingGlyph{}}
 )
 
-// svg draws a panel.
-func (p Panel) svg(s size) (string, error) {
-	drawing := plot.New()
-	height := 0.55 * s.width
-	var err error
-	if p.Kind == Bars {
-		height = font.Length(len(p.Series))*2.2*s.text + 6*s.text
-		err = p.drawBars(drawing)
-	} else {
-		height += 1.5 * s.text * font.Length(len(p.Series)) // for the legend
-		err = p.drawLines(drawing)
+// Two glyphs that the library has not: squares on a corner, pyramids upside down.
+type (
+	diamond struct{}
+	nabla   struct{}
+)
+
+func (diamond) DrawGlyph(c *draw.Canvas, style draw.GlyphStyle, at vg.Point) {
+	r := 1.3 * style.Radius
+	fill(c, style, at, vg.Point{X: r}, vg.Point{Y: r}, vg.Point{X: -r}, vg.Point{Y: -r})
+}
+
+func (nabla) DrawGlyph(c *draw.Canvas, style draw.GlyphStyle, at vg.Point) {
+	r := style.Radius
+	fill(c, style, at, vg.Point{X: 1.1 * r, Y: 0.8 * r}, vg.Point{X: -1.1 * r, Y: 0.8 * r}, vg.Point{Y: -1.2 * r})
+}
+
+func fill(c *draw.Canvas, style draw.GlyphStyle, at vg.Point, corners ...vg.Point) {
+	var path vg.Path
+	path.Move(at.Add(corners[0]))
+	for _, corner := range corners[1:] {
+		path.Line(at.Add(corner))
 	}
-	if err != nil {
+	path.Close()
+	c.SetColor(style.Color)
+	c.Fill(path)
+}
+
+// looks gives each subject of the panels of lines its own.
+func looks(panels []Panel) map[string]look {
+	all := make(map[string]look)
+	ours, others := 0, 0
+	for _, p := range panels {
+		for _, s := range p.Series {
+			if _, ok := all[s.Subject]; ok || p.Kind != Lines {
+				continue
+			}
+			if s.Ours {
+				all[s.Subject] = look{ourColours[ours%len(ourColours)], glyphs[ours%len(glyphs)], true}
+				ours++
+			} else {
+				all[s.Subject] = look{otherColours[others%len(otherColours)], glyphs[others%len(glyphs)], false}
+				others++
+			}
+		}
+	}
+	return all
+}
+
+func (l look) line() draw.LineStyle {
+	style := draw.LineStyle{Color: seriesColour(l.colour), Width: vg.Points(2)}
+	if !l.ours {
+		style.Width, style.Dashes = vg.Points(1.5), []vg.Length{vg.Points(5), vg.Points(3)}
+	}
+	return style
+}
+
+func (l look) dot() draw.GlyphStyle {
+	return draw.GlyphStyle{Color: seriesColour(l.colour), Radius: vg.Points(3.2), Shape: l.glyph}
+}
+
+// swatch is a piece of the line, for the legend.
+func (l look) swatch() (string, error) {
+	const width, height = 30, 12
+	canvas := vgsvg.New(width, height)
+	c := draw.New(canvas)
+	c.StrokeLine2(l.line(), 0, height/2, width, height/2)
+	c.DrawGlyph(l.dot(), vg.Point{X: width / 2, Y: height / 2})
+	return inline(canvas, "")
+}
+
+// size of a drawing, in the points that CSS pixels become.
+type size struct{ width, height, text font.Length }
+
+var (
+	wide   = size{width: 760, height: 380, text: 12}
+	narrow = size{width: 350, height: 290, text: 11}
+)
+
+// svg draws a panel of lines.
+func (p Panel) svg(s size, as map[string]look) (string, error) {
+	drawing := plot.New()
+	if err := p.drawLines(drawing, as); err != nil {
 		return "", fmt.Errorf("draw %s: %w", p.ID, err)
 	}
 	dress(drawing, s)
-	canvas := vgsvg.New(s.width, height)
-	drawing.Draw(draw.New(canvas))
+	canvas := vgsvg.New(s.width, s.height)
+	// Names of ticks are centred: the last one reaches beyond its axis.
+	drawing.Draw(draw.Crop(draw.New(canvas), 0, -1.5*s.text, 0, -0.5*s.text))
+	text, err := inline(canvas, p.Title)
+	if err != nil {
+		return "", fmt.Errorf("draw %s: %w", p.ID, err)
+	}
+	return text, nil
+}
+
+// inline is a drawing as a part of the page.
+func inline(canvas *vgsvg.Canvas, title string) (string, error) {
 	var text bytes.Buffer
 	if _, err := canvas.WriteTo(&text); err != nil {
-		return "", fmt.Errorf("draw %s: %w", p.ID, err)
+		return "", err
 	}
 	_, body, ok := strings.Cut(text.String(), "<svg")
 	if !ok {
-		return "", fmt.Errorf("draw %s: not an SVG", p.ID)
+		return "", fmt.Errorf("no SVG: %q", text.String())
 	}
-	return styled("<svg" + body), nil
+	role := ` aria-hidden="true"`
+	if title != "" {
+		role = fmt.Sprintf(` role="img" aria-label="%s"`, html.EscapeString(title))
+	}
+	return styled("<svg" + role + body), nil
 }
 
 // dress gives everything that is not a series its colour and size.
 func dress(p *plot.Plot, s size) {
 	p.BackgroundColor = nil
 	for _, a := range []*plot.Axis{&p.X, &p.Y} {
-		a.Color, a.Tick.Color = ink, ink
+		a.Color, a.Tick.Color, a.Padding = ink, ink, 0
 		for _, text := range []*draw.TextStyle{&a.Label.TextStyle, &a.Tick.Label} {
 			text.Color, text.Font.Size, text.Font.Variant = ink, s.text, "Sans"
 		}
+		a.Label.Padding = 0.4 * s.text
 	}
-	p.Legend.TextStyle.Color, p.Legend.TextStyle.Font.Size, p.Legend.TextStyle.Font.Variant = ink, s.text, "Sans"
-	p.Legend.Top, p.Legend.Left = true, true
 }
 
-// drawBars lays them down, so that names have room; the first one is on top.
-func (p Panel) drawBars(drawing *plot.Plot) error {
-	n := len(p.Series)
-	names, spread := make([]string, n), spreads{}
-	for i, s := range p.Series {
-		at := n - 1 - i
-		names[at] = s.Subject
-		point := s.Points[0]
-		bar, err := plotter.NewBarChart(plotter.Values{point.Median}, vg.Points(14))
-		if err != nil {
-			return err
-		}
-		bar.Horizontal, bar.XMin, bar.LineStyle.Width = true, float64(at), 0
-		bar.Color = seriesColour(colourOf(s.Ours))
-		drawing.Add(bar)
-		spread = append(spread, across{float64(at), point})
-	}
-	errors, err := plotter.NewXErrorBars(spread)
-	if err != nil {
-		return err
-	}
-	errors.Color = ink
-	drawing.Add(errors)
-	drawing.NominalY(names...)
-	drawing.X.Label.Text = p.Y.Label
-	drawing.X.Min, drawing.X.Tick.Marker = 0, scale{}
-	drawing.Y.Min, drawing.Y.Max = -0.6, float64(n)-0.4
-	return nil
-}
-
-// colourOf tells ours from the rest where names tell everything else.
-func colourOf(ours bool) int {
-	if ours {
-		return 0
-	}
-	return 1
-}
-
-// across is a bar's spread.
-type across struct {
-	at float64
-	Point
-}
-
-type spreads []across
-
-func (s spreads) Len() int                    { return len(s) }
-func (s spreads) XY(i int) (float64, float64) { return s[i].Median, s[i].at }
-func (s spreads) XError(i int) (float64, float64) {
-	return s[i].Median - s[i].Min, s[i].Max - s[i].Median
-}
-
-func (p Panel) drawLines(drawing *plot.Plot) error {
+func (p Panel) drawLines(drawing *plot.Plot, as map[string]look) error {
 	drawing.X.Label.Text, drawing.Y.Label.Text = p.X.Label, p.Y.Label
 	lines := plotter.NewGrid()
 	lines.Vertical.Color, lines.Horizontal.Color = grid, grid
 	drawing.Add(lines)
 	x, y := p.scales()
-	for i, s := range p.Series {
-		var points plotter.XYs
-		for _, point := range s.Points {
-			points = append(points, plotter.XY{X: x.at(point.X), Y: y.at(point.Median)})
-		}
-		line, dots, err := plotter.NewLinePoints(points)
-		if err != nil {
+	for _, s := range p.Series {
+		if err := s.draw(drawing, x, y, as[s.Subject]); err != nil {
 			return err
 		}
-		line.Color, dots.Color = seriesColour(i), seriesColour(i)
-		line.Width, dots.Shape = vg.Points(1.5), draw.CircleGlyph{}
-		if !s.Ours {
-			line.Dashes = []vg.Length{vg.Points(5), vg.Points(3)}
-		}
-		drawing.Add(line, dots)
-		drawing.Legend.Add(s.Subject, line, dots)
 	}
 	drawing.X.Tick.Marker, drawing.Y.Tick.Marker = x, y
 	if !p.Y.Log {
 		drawing.Y.Min = min(0, drawing.Y.Min)
+		drawing.Y.Max += 0.04 * (drawing.Y.Max - drawing.Y.Min) // room for the dots
 	}
 	return nil
+}
+
+func (s Series) draw(drawing *plot.Plot, x, y scale, as look) error {
+	points := drawn{}
+	for _, point := range s.Points {
+		points.XYs = append(points.XYs, plotter.XY{X: x.at(point.X), Y: y.at(point.Median)})
+		points.YErrors = append(points.YErrors, struct{ Low, High float64 }{
+			y.at(point.Median) - y.at(point.Min), y.at(point.Max) - y.at(point.Median),
+		})
+	}
+	line, dots, err := plotter.NewLinePoints(points)
+	if err != nil {
+		return err
+	}
+	line.LineStyle, dots.GlyphStyle = as.line(), as.dot()
+	spread, err := plotter.NewYErrorBars(points)
+	if err != nil {
+		return err
+	}
+	spread.Color, spread.Width, spread.CapWidth = seriesColour(as.colour), vg.Points(0.8), vg.Points(4)
+	drawing.Add(spread, line, dots)
+	return nil
+}
+
+// drawn are points with their spread.
+type drawn struct {
+	plotter.XYs
+	plotter.YErrors
 }

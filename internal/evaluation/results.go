@@ -12,6 +12,7 @@ const SchemaVersion = 1
 type Results struct {
 	Schema      int       `json:"schema"`
 	Effort      string    `json:"effort"`
+	Traffic     string    `json:"traffic"` // benign, where experiments use it
 	Machine     Machine   `json:"machine"`
 	Started     time.Time `json:"started"`
 	Ended       time.Time `json:"ended"`
@@ -59,9 +60,18 @@ type Panel struct {
 	Kind   PanelKind `json:"kind"`
 	X      Axis      `json:"x"` // of bars: what the series are
 	Y      Axis      `json:"y"`
+	Better Better    `json:"better,omitempty"`
 	Series []Series  `json:"series"`
 	Note   string    `json:"note,omitempty"` // what a reader has to know to read it
 }
+
+// Better is which figures of a panel are good ones; empty: it is no race.
+type Better string
+
+const (
+	Higher Better = "higher"
+	Lower  Better = "lower"
+)
 
 // Axis has a label with its unit.
 type Axis struct {

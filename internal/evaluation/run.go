@@ -15,6 +15,7 @@ type Options struct {
 	Effort      Effort
 	Experiments []Experiment
 	Only        []string         // experiments to be measured; empty: all
+	Traffic     string           // what benign traffic is like; runs with other traffic are others
 	Progress    func(Progress)   // before each cell; nil: none
 	Now         func() time.Time // nil: time.Now
 }
@@ -55,7 +56,7 @@ func Run(ctx context.Context, o Options) (results Results, err error) {
 		o.Now = time.Now
 	}
 	r := &run{Options: o}
-	if r.store, err = openStore(o.Dir, o.Effort, o.Now().UTC()); err != nil {
+	if r.store, err = openStore(o.Dir, header{SchemaVersion, o.Effort.String(), o.Traffic, ThisMachine(), o.Now().UTC()}); err != nil {
 		return Results{}, err
 	}
 	defer func() { err = errors.Join(err, r.store.file.Close()) }()
@@ -152,7 +153,7 @@ func (r *run) tell(p *planned, c Cell) {
 
 func (r *run) results() Results {
 	all := Results{
-		Schema: SchemaVersion, Effort: r.Effort.String(), Machine: r.store.header.Machine,
+		Schema: SchemaVersion, Effort: r.Effort.String(), Traffic: r.Traffic, Machine: r.store.header.Machine,
 		Started: r.store.header.Started, Ended: r.Now().UTC(), Experiments: []Outcome{},
 	}
 	for _, p := range r.plan {

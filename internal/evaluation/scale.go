@@ -22,7 +22,7 @@ func (p Panel) scales() (x, y scale) {
 	for _, s := range p.Series {
 		for _, point := range s.Points {
 			x.see(point.X)
-			y.see(point.Median)
+			y.see(point.Min)
 		}
 	}
 	return x, y
@@ -50,31 +50,56 @@ func (s scale) at(value float64) float64 {
 	return value
 }
 
-// Ticks are the usual ones, with short numbers; of logarithms the powers of ten,
-// of percentiles the nines.
-func (s scale) Ticks(low, high float64) []plot.Tick {
+// Ticks are about five, with short numbers; of logarithms the powers of ten, of
+// percentiles the nines.
+func (s scale) Ticks(low, high float64) (all []plot.Tick) {
 	switch {
 	case s.Log:
 		return s.powers(low, high)
 	case s.Tail:
 		return s.nines(high)
 	}
-	all := plot.DefaultTicks{}.Ticks(low, high)
-	for i := range all {
-		if all[i].Label != "" {
-			all[i].Label = Short(all[i].Value)
-		}
+	step := round((high - low) / 6)
+	for n := math.Ceil(low/step - 1e-9); n*step <= high*(1+1e-9); n++ {
+		all = append(all, plot.Tick{Value: n * step, Label: Short(n * step)})
 	}
 	return all
 }
 
-func (s scale) powers(low, high float64) (all []plot.Tick) {
-	for power := math.Floor(low); power <= math.Ceil(high); power++ {
-		label := Short(math.Pow(10, power))
-		if s.has && power == s.zero {
-			label = "0"
+// round is the next of 1, 2, 5, 10, 20 and so on.
+func round(x float64) float64 {
+	power := math.Pow(10, math.Floor(math.Log10(x)))
+	for _, digit := range []float64{1, 2, 5} {
+		if digit*power >= x*(1-1e-9) {
+			return digit * power
 		}
-		all = append(all, plot.Tick{Value: power, Label: label})
+	}
+	return 10 * power
+}
+
+// powers have names as many as are read at a glance; within a decade or two there
+// are names between them.
+func (s scale) powers(low, high float64) (all []plot.Tick) {
+	first, last := math.Floor(low), math.Ceil(high)
+	every := math.Ceil((last - first + 1) / 8)
+	few := high > low && math.Floor(high)-math.Ceil(low) < 1
+	for power := first; power <= last; power++ {
+		nothing := s.has && power == s.zero
+		tick := plot.Tick{Value: power}
+		switch {
+		case nothing:
+			tick.Label = "0"
+		case math.Mod(power-first, every) == 0:
+			tick.Label = Short(math.Pow(10, power))
+		}
+		all = append(all, tick)
+		for step := 2.0; step < 10 && every == 1 && !nothing; step++ {
+			tick := plot.Tick{Value: power + math.Log10(step)}
+			if few && (step == 2 || step == 5) {
+				tick.Label = Short(step * math.Pow(10, power))
+			}
+			all = append(all, tick)
+		}
 	}
 	return all
 }

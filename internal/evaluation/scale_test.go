@@ -61,7 +61,7 @@ func TestEachNineIsAsWide(t *testing.T) {
 	if got := p.table().Head[1:]; !slices.Equal(got, want) {
 		t.Errorf("columns %q, want %q", got, want)
 	}
-	drawing, err := p.svg(wide)
+	drawing, err := p.svg(wide, looks([]Panel{p}))
 	if err != nil {
 		t.Fatal(err)
 	}

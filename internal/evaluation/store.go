@@ -18,6 +18,7 @@ const cellsFile = "cells.jsonl"
 type header struct {
 	Schema  int       `json:"schema"`
 	Effort  string    `json:"effort"`
+	Traffic string    `json:"traffic"`
 	Machine Machine   `json:"machine"`
 	Started time.Time `json:"started"`
 }
@@ -40,12 +41,11 @@ type store struct {
 }
 
 // openStore begins a run in a directory, or takes up the one that is there.
-func openStore(dir string, effort Effort, now time.Time) (*store, error) {
+func openStore(dir string, want header) (*store, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the output's directory: %w", err)
 	}
 	s := &store{kept: make(map[string]Taken), absent: make(map[string]map[string]string)}
-	want := header{Schema: SchemaVersion, Effort: effort.String(), Machine: ThisMachine(), Started: now}
 	file, err := os.OpenFile(filepath.Join(dir, cellsFile), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("open the cells: %w", err)
@@ -93,9 +93,16 @@ func (s *store) readHeader(line []byte, want header) error {
 	if err := json.Unmarshal(line, &s.header); err != nil {
 		return fmt.Errorf("its first line: %w", err)
 	}
-	want.Started = s.header.Started
-	if s.header != want {
-		return errors.New("another run, effort, build or machine; choose another directory, or remove this one")
+	for _, part := range []struct {
+		name      string
+		was, want any
+	}{
+		{"schema", s.header.Schema, want.Schema}, {"effort", s.header.Effort, want.Effort},
+		{"benign traffic", s.header.Traffic, want.Traffic}, {"machine or build", s.header.Machine, want.Machine},
+	} {
+		if part.was != part.want {
+			return fmt.Errorf("another run: its %s is %v, not %v; choose another directory, or remove this one", part.name, part.was, part.want)
+		}
 	}
 	return nil
 }

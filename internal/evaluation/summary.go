@@ -37,7 +37,11 @@ func (r Results) WriteSummary(w io.Writer, only []string) error {
 }
 
 func (p Panel) summary(text *strings.Builder) {
-	fmt.Fprintf(text, "\n  %s\n", Fit(p.Title+": "+p.Y.Label, summaryColumns-2))
+	title := p.Title + ": " + p.Y.Label
+	if p.Better != "" {
+		title += " (" + string(p.Better) + " is better)"
+	}
+	fmt.Fprintf(text, "\n  %s\n", Fit(title, summaryColumns-2))
 	line := func(ours bool, subject string, cells []string) {
 		mark := "  "
 		if ours {
@@ -61,7 +65,7 @@ func (p Panel) summary(text *strings.Builder) {
 	xs := some(p.xs(), (summaryColumns-2-subjectColumns)/figureColumns)
 	var head []string
 	for _, x := range xs {
-		head = append(head, Short(x))
+		head = append(head, scale{Axis: p.X}.name(x))
 	}
 	line(false, p.X.Label, head)
 	for _, s := range p.Series {

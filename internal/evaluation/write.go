@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -76,11 +77,7 @@ func (o Outcome) markdown() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "# %s: %s\n\n%s Reproduces %s.\n", o.ID, o.Title, o.Question, o.Reproduces)
 	for _, p := range o.Panels {
-		t := p.table()
-		fmt.Fprintf(&text, "\n## %s\n\n| %s |\n|%s\n", p.Title, strings.Join(t.Head, " | "), strings.Repeat("---|", len(t.Head)))
-		for _, row := range t.Rows {
-			fmt.Fprintf(&text, "| %s |\n", strings.Join(row.Cells, " | "))
-		}
+		fmt.Fprintf(&text, "\n## %s\n\n%s\n\n%s", p.Title, p.Measure(), p.table().markdown())
 		if p.Note != "" {
 			fmt.Fprintf(&text, "\n%s\n", p.Note)
 		}
@@ -104,15 +101,64 @@ type table struct {
 }
 
 type row struct {
-	Ours  bool
-	Cells []string
+	Ours   bool
+	Cells  []string
+	series Series
+}
+
+func (t table) markdown() string {
+	var text strings.Builder
+	line := func(cells []string) {
+		for _, c := range cells {
+			text.WriteString("| " + strings.ReplaceAll(c, "|", `\|`) + " ")
+		}
+		text.WriteString("|\n")
+	}
+	line(t.Head)
+	text.WriteString("|" + strings.Repeat("---|", len(t.Head)) + "\n")
+	for _, row := range t.Rows {
+		line(row.Cells)
+	}
+	return text.String()
+}
+
+// Measure says what a panel's figures are, and which of them are good.
+func (p Panel) Measure() string {
+	text := p.Y.Label
+	if p.Kind == Lines {
+		text += ", by " + p.X.Label
+	}
+	text += "."
+	switch p.Better {
+	case Higher:
+		text += " Higher is better."
+	case Lower:
+		text += " Lower is better."
+	}
+	return text
 }
 
 // table has a row for each series of bars, and for lines a column for each X.
+// What the paper says has columns if it says anything.
 func (p Panel) table() table {
+	var t table
 	if p.Kind == Bars {
-		return p.barTable()
+		t = p.barTable()
+	} else {
+		t = p.lineTable()
 	}
+	if !slices.ContainsFunc(p.Series, func(s Series) bool { return s.Paper != nil }) {
+		return t
+	}
+	t.Head = append(t.Head, "the paper's", "where", "what differed")
+	for i := range t.Rows {
+		paper := t.Rows[i].series.paper()
+		t.Rows[i].Cells = append(t.Rows[i].Cells, paper.Value, paper.Where, paper.Differs)
+	}
+	return t
+}
+
+func (p Panel) lineTable() table {
 	xs := p.xs()
 	t := table{Head: []string{p.X.Label}}
 	for _, x := range xs {
@@ -123,20 +169,18 @@ func (p Panel) table() table {
 		for _, x := range xs {
 			cells = append(cells, s.at(x))
 		}
-		t.Rows = append(t.Rows, row{s.Ours, cells})
+		t.Rows = append(t.Rows, row{s.Ours, cells, s})
 	}
 	return t
 }
 
 func (p Panel) barTable() table {
-	t := table{Head: []string{p.X.Label, p.Y.Label, "spread", "rounds", "the paper's", "where", "what differed"}}
+	t := table{Head: []string{p.X.Label, p.Y.Label, "spread", "rounds"}}
 	for _, s := range p.Series {
 		for _, point := range s.Points {
-			paper := s.paper()
 			t.Rows = append(t.Rows, row{s.Ours, []string{
 				s.Subject, Short(point.Median), Short(point.Min) + " – " + Short(point.Max), strconv.Itoa(len(point.Rounds)),
-				paper.Value, paper.Where, paper.Differs,
-			}})
+			}, s})
 		}
 	}
 	return t

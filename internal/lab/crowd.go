@@ -11,6 +11,7 @@ import (
 type visit struct {
 	from  netip.Addr // not valid: whatever the kernel chooses
 	first bool       // of this client
+	page  string     // behind the URL
 }
 
 // visitKey finds a request's visit in its context.

@@ -86,10 +86,10 @@ func (s *session) ask(t *testing.T) {
 	answer.Body.Close()
 }
 
-// traffic is what the edges' ports have received.
-type traffic struct{ out, in [edgesLimit]uint64 }
+// received is what the edges' ports have received.
+type received struct{ out, in [edgesLimit]uint64 }
 
-func trafficOf(t *testing.T, lab *Lab) (now traffic) {
+func receivedOf(t *testing.T, lab *Lab) (now received) {
 	t.Helper()
 	received := func(n *Namespace, port string) uint64 {
 		link, err := n.link.LinkByName(port)
@@ -110,11 +110,11 @@ const chatter = 10
 // via tells by which edges a session's packets go, towards the server and back.
 func (s *session) via(t *testing.T, lab *Lab) (there, back [edgesLimit]bool) {
 	t.Helper()
-	before := trafficOf(t, lab)
+	before := receivedOf(t, lab)
 	for range 2 * chatter {
 		s.ask(t)
 	}
-	now := trafficOf(t, lab)
+	now := receivedOf(t, lab)
 	for i := range there {
 		there[i], back[i] = now.out[i]-before.out[i] > chatter, now.in[i]-before.in[i] > chatter
 	}

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"smartcookie/internal/traffic"
 )
 
 // LoadOptions say what the benign clients do: HTTP requests, each over a
@@ -35,6 +37,9 @@ type LoadOptions struct {
 	Skip int
 	// Again sends a request once more whose connection was reset.
 	Again bool
+	// Replay is a file of traffic.Schedule: each flow a request, when it begins,
+	// for as many bytes as it carries. Rate is its mean then.
+	Replay string
 }
 
 func (o *LoadOptions) defaults() {
@@ -62,6 +67,7 @@ type LoadReport struct {
 	P50      float64           `json:"p50_ms"` // of the requests that succeeded
 	P99      float64           `json:"p99_ms"`
 	Max      float64           `json:"max_ms"`
+	Bytes    uint64            `json:"bytes"`  // that they brought
 	Missed   uint64            `json:"missed"` // due, but all workers were busy
 	Errors   map[string]uint64 `json:"errors"` // by kind
 	// First is of each client's first request, Later of its others.
@@ -90,11 +96,15 @@ const reportEvery = 250 * time.Millisecond
 // one JSON object a line; the last one is complete.
 func RunLoad(ctx context.Context, options LoadOptions, out io.Writer) error {
 	options.defaults()
+	flows, err := options.replayed()
+	if err != nil {
+		return err
+	}
 	record := &record{again: options.Again, errors: map[string]uint64{}}
 	finished := make(chan struct{})
 	go func() {
 		defer close(finished)
-		drive(ctx, options, record)
+		drive(ctx, options, flows, record)
 	}()
 	ticker := time.NewTicker(reportEvery)
 	defer ticker.Stop()
@@ -112,11 +122,16 @@ func RunLoad(ctx context.Context, options LoadOptions, out io.Writer) error {
 }
 
 // drive hands due requests to the workers and returns when all are done.
-func drive(ctx context.Context, options LoadOptions, record *record) {
+func drive(ctx context.Context, options LoadOptions, flows traffic.Schedule, record *record) {
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: dialAs}
 	client := &http.Client{Transport: transport}
-	// Up to a tenth of a second of requests may wait for a worker.
-	due := make(chan visit, max(1, options.Rate/10))
+	// Up to a tenth of a second of requests may wait for a worker; flows may begin
+	// many at once.
+	backlog := max(1, options.Rate/10)
+	if flows != nil {
+		backlog = max(backlog, options.Workers)
+	}
+	due := make(chan visit, backlog)
 	var workers sync.WaitGroup
 	for range options.Workers {
 		workers.Go(func() {
@@ -125,25 +140,25 @@ func drive(ctx context.Context, options LoadOptions, record *record) {
 			}
 		})
 	}
-	pace(ctx, options, due, record)
+	pace(ctx, options, flows, due, record)
 	close(due)
 	workers.Wait()
 }
 
-func pace(ctx context.Context, options LoadOptions, due chan<- visit, record *record) {
+func pace(ctx context.Context, options LoadOptions, flows traffic.Schedule, due chan<- visit, record *record) {
 	ctx, cancel := context.WithTimeout(ctx, options.Duration)
 	defer cancel()
 	ticker := time.NewTicker(time.Millisecond)
 	defer ticker.Stop()
 	begin := time.Now()
-	for issued := 0; ; {
+	for issued := 0; flows == nil || issued < len(flows); {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-ticker.C:
-			for want := int(now.Sub(begin).Seconds() * float64(options.Rate)); issued < want; issued++ {
+			for want := options.wanted(flows, issued, now.Sub(begin)); issued < want; issued++ {
 				select {
-				case due <- options.visit(issued):
+				case due <- options.request(flows, issued):
 				default:
 					record.miss()
 				}
@@ -162,8 +177,8 @@ type record struct {
 }
 
 type contactRecord struct {
-	requests, repeated uint64
-	latencies          []time.Duration
+	requests, repeated, bytes uint64
+	latencies                 []time.Duration
 }
 
 // request makes one, and a second attempt if the first one was reset and that is
@@ -172,34 +187,36 @@ func (r *record) request(client *http.Client, options LoadOptions, v visit) {
 	ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), visitKey{}, v), options.Timeout)
 	defer cancel()
 	begin, repeated := time.Now(), false
-	err := get(ctx, client, options.URL)
+	bytes, err := get(ctx, client, options.URL+v.page)
 	if err != nil && r.again && errorKind(err) == "reset" {
 		repeated = true
-		err = get(ctx, client, options.URL)
+		bytes, err = get(ctx, client, options.URL+v.page)
 	}
-	r.add(v, time.Since(begin), repeated, err)
+	r.add(v, time.Since(begin), repeated, bytes, err)
 }
 
-func get(ctx context.Context, client *http.Client, url string) error {
+// get returns how many bytes the answer had.
+func get(ctx context.Context, client *http.Client, url string) (int64, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer response.Body.Close()
-	if _, err := io.Copy(io.Discard, response.Body); err != nil {
-		return err
+	bytes, err := io.Copy(io.Discard, response.Body)
+	if err != nil {
+		return 0, err
 	}
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("status %d", response.StatusCode)
+		return 0, fmt.Errorf("status %d", response.StatusCode)
 	}
-	return nil
+	return bytes, nil
 }
 
-func (r *record) add(v visit, latency time.Duration, repeated bool, err error) {
+func (r *record) add(v visit, latency time.Duration, repeated bool, bytes int64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := &r.contacts[1]
@@ -214,6 +231,7 @@ func (r *record) add(v visit, latency time.Duration, repeated bool, err error) {
 		r.errors[errorKind(err)]++
 		return
 	}
+	c.bytes += uint64(bytes)
 	c.latencies = append(c.latencies, latency)
 }
 
@@ -233,6 +251,7 @@ func (r *record) report() LoadReport {
 	all := slices.Concat(r.contacts[0].latencies, r.contacts[1].latencies)
 	slices.Sort(all)
 	report.Requests, report.OK = report.First.Requests+report.Later.Requests, uint64(len(all))
+	report.Bytes = r.contacts[0].bytes + r.contacts[1].bytes
 	report.P50, report.P99, report.Max = quantile(all, 0.50), quantile(all, 0.99), quantile(all, 1)
 	return report
 }

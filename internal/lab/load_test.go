@@ -61,7 +61,7 @@ func TestPercentilesNeedRequestsToTellThem(t *testing.T) {
 func TestServerAnswersAsLongAsAskedFor(t *testing.T) {
 	for path, want := range map[string]struct{ status, length int }{
 		"/": {http.StatusOK, len("served\n")}, "/14500": {http.StatusOK, 14_500}, "/0": {http.StatusOK, 0},
-		"/1048577": {http.StatusNotFound, -1}, "/x": {http.StatusNotFound, -1},
+		"/150000": {http.StatusOK, 150_000}, "/1099511627777": {http.StatusNotFound, -1}, "/x": {http.StatusNotFound, -1},
 	} {
 		answer := httptest.NewRecorder()
 		greet(answer, httptest.NewRequest(http.MethodGet, path, nil))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -37,19 +38,30 @@ func Serve(ctx context.Context, log *slog.Logger) error {
 }
 
 // bodyLimit bounds what a client may ask for.
-const bodyLimit = 1 << 20
+const bodyLimit = 1 << 40
+
+// body is sent again and again.
+var body = make([]byte, 64<<10)
 
 // greet answers in a word, or in as many bytes as the path asks for.
 func greet(w http.ResponseWriter, r *http.Request) {
-	body := []byte("served\n")
-	if size := r.URL.Path[1:]; size != "" {
-		n, err := strconv.ParseUint(size, 10, 32)
-		if err != nil || n > bodyLimit {
-			http.Error(w, fmt.Sprintf("no page but / and /1 to /%d, bytes", bodyLimit), http.StatusNotFound)
+	size := r.URL.Path[1:]
+	if size == "" {
+		w.Header().Set("Content-Length", "7")
+		_, _ = io.WriteString(w, "served\n") // a client that has gone is its own affair
+		return
+	}
+	n, err := strconv.ParseUint(size, 10, 64)
+	if err != nil || n > bodyLimit {
+		http.Error(w, fmt.Sprintf("no page but / and /0 to /%d, bytes", bodyLimit), http.StatusNotFound)
+		return
+	}
+	w.Header().Set("Content-Length", strconv.FormatUint(n, 10))
+	for n > 0 {
+		sent, err := w.Write(body[:min(n, uint64(len(body)))])
+		if err != nil {
 			return
 		}
-		body = make([]byte, n)
+		n -= uint64(sent)
 	}
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	_, _ = w.Write(body) // a client that has gone is its own affair
 }

@@ -27,12 +27,14 @@ func newConfirming(t *testing.T, l *lab.Lab, ipv6 bool, edits ...string) halves 
 }
 
 func TestConnectionsAreAdmittedOnConfirmation(t *testing.T) {
+	beside(t)
 	for _, c := range []struct {
 		setup string
 		ipv6  bool
 	}{{"native", false}, {"native", true}, {"translate", false}} {
 		ipv6 := c.ipv6
 		t.Run(c.setup+", agents speak "+family(ipv6), func(t *testing.T) {
+			beside(t)
 			l := newLab(t, lab.Options{Setup: c.setup})
 			serveEcho(t, l)
 			startHTTP(t, l)
@@ -87,6 +89,7 @@ func insideOf(t *testing.T, l *lab.Lab) string {
 // Return traffic keeps the filter full by itself; here nothing but
 // confirmations does until the next announcement, ten seconds later.
 func TestConfirmationsAloneAdmitWhereNoReturnTrafficPasses(t *testing.T) {
+	beside(t)
 	l := newLab(t, lab.Options{Asymmetric: true})
 	serveEcho(t, l)
 	split := newConfirming(t, l, false, "learn: 0s", "learn: 0s\ngeneration: 20s\nreturn_traffic: false",
@@ -118,8 +121,10 @@ func (d *daemon) forget(t *testing.T) {
 }
 
 func TestProbesFindConnectionsThatTheEdgeDoesNotKnow(t *testing.T) {
+	beside(t)
 	for _, probes := range []int{0, 1000} {
 		t.Run(fmt.Sprint(probes, " probes a second"), func(t *testing.T) {
+			beside(t)
 			l := newLab(t, lab.Options{})
 			serveEcho(t, l)
 			split := newSpeaking(t, l, false, "learn: 0s", "learn: 0s\ngeneration: 20s",

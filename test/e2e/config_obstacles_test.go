@@ -130,6 +130,7 @@ func isNamed(text, level string, words ...string) bool {
 }
 
 func TestObstaclesAreNamedWhenTheyComeAndGo(t *testing.T) {
+	beside(t)
 	l := newLab(t, lab.Options{Setup: "native"})
 	listenIn(t, l.Server.Namespace, ":80")
 	elsewhere := listenIn(t, l.Server.Namespace, ":9090")

@@ -25,8 +25,10 @@ func startFlood(t *testing.T, l *lab.Lab, rate lab.Rate) {
 }
 
 func TestIdleConnectionsOutliveFiveGenerationsOfSilence(t *testing.T) {
+	beside(t)
 	for _, ipv6 := range []bool{false, true} {
 		t.Run(family(ipv6), func(t *testing.T) {
+			beside(t)
 			l := newLab(t, lab.Options{})
 			serveEcho(t, l)
 			startHTTP(t, l)

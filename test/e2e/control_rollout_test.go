@@ -33,9 +33,11 @@ func (d *daemon) detach(t *testing.T) {
 }
 
 func TestRollOutInAnyOrderRefusesNobody(t *testing.T) {
+	beside(t)
 	const strict = "interfaces:"
 	for _, first := range []string{"agent", "edge"} {
 		t.Run(first+" first", func(t *testing.T) {
+			beside(t)
 			l := newLab(t, lab.Options{})
 			startHTTP(t, l)
 			split := newSpeaking(t, l, false, "learn: 0s", "generation: 5s", strict, "strict: true\n"+strict)
@@ -64,6 +66,7 @@ func TestRollOutInAnyOrderRefusesNobody(t *testing.T) {
 }
 
 func TestPortsFollowTheirListeners(t *testing.T) {
+	beside(t)
 	l := newLab(t, lab.Options{})
 	startHTTP(t, l)
 	split := newSpeaking(t, l, false, "learn: 0s", "generation: 5s")
@@ -102,8 +105,10 @@ func TestPortsFollowTheirListeners(t *testing.T) {
 }
 
 func TestSilentAgentsServiceStopsOrPassesAsItIsTold(t *testing.T) {
+	beside(t)
 	for policy, verdict := range map[string]string{"stop": "drop_silent", "pass": "pass_unheard"} {
 		t.Run(policy, func(t *testing.T) {
+			beside(t)
 			l := newLab(t, lab.Options{})
 			startHTTP(t, l)
 			serveEcho(t, l)

@@ -95,6 +95,7 @@ func (f flooded) mustServe(what string, want bool) {
 func (f flooded) clients() []string { return []string{f.Client.IPv4.String(), f.Client.IPv6.String()} }
 
 func TestListsChangeWithoutADaemon(t *testing.T) {
+	beside(t)
 	f := newFlooded(t, "")
 	f.mustServe("nothing is listed", true)
 	f.list(append([]string{"deny", "add"}, f.clients()...)...)
@@ -149,6 +150,7 @@ func TestConnectionOfADeniedSourceIsCutAndGoesOnAfterwards(t *testing.T) {
 }
 
 func TestExpiryNeedsNoDaemon(t *testing.T) {
+	beside(t)
 	f := newFlooded(t, "")
 	f.list("deny", "add", f.Client.IPv4.String(), f.Client.IPv6.String(), "--for", "10s")
 	f.edge.kill(t)

@@ -102,6 +102,7 @@ func offsetOf(t *testing.T, d *daemon) time.Duration {
 }
 
 func TestStepOfRealTimeIsRefusedUntilConfirmedAndRefusesNobody(t *testing.T) {
+	beside(t)
 	for _, step := range []time.Duration{10 * time.Second, -10 * time.Second} {
 		t.Run(step.String(), func(t *testing.T) { testStep(t, step) })
 	}

@@ -123,6 +123,7 @@ func hashNow(t *testing.T, d *daemon, agent string) cookie.Hash {
 }
 
 func TestDaemonsStoppedForSeveralEpochsRefuseNobody(t *testing.T) {
+	beside(t)
 	l := newLab(t, lab.Options{})
 	startHTTP(t, l)
 	split := newHalves(t, l, shortEpochs(t, l))

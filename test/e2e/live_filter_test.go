@@ -12,6 +12,7 @@ import (
 const patience = time.Second
 
 func TestFilterForgetsSilentFlowsAndKeepsOthersWithoutADaemon(t *testing.T) {
+	beside(t)
 	l := newLab(t, lab.Options{})
 	serveEcho(t, l)
 	split := newHalves(t, l, labKeys(t, l), "learn: 0s", "learn: 0s\ngeneration: 5s")

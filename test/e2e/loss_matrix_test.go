@@ -89,16 +89,25 @@ func TestLossMatrix(t *testing.T) {
 // runLossCell measures every defence and compares it with none.
 func runLossCell(t *testing.T, cell lossCell, seed uint64) string {
 	results := make(map[string][]*tally)
-	for _, defence := range lossDefences {
-		t.Run(defence.name, func(t *testing.T) {
-			faults := badwire.Faults{Loss: cell.loss, Reorder: cell.reorder, Delay: lossDelay, Jitter: lossJitter, Seed: seed}
-			l := newLab(t, lab.Options{Wire: &faults, Setup: defence.setup})
-			defence.protect(t, l)
-			serveKinds(t, l)
-			results[defence.name] = runKinds(t, l)
-			noOverload(t, l)
-		})
-	}
+	var lock sync.Mutex
+	t.Run("defences", func(t *testing.T) {
+		for _, defence := range lossDefences {
+			t.Run(defence.name, func(t *testing.T) {
+				if !long() { // then nobody quotes the times
+					beside(t)
+				}
+				faults := badwire.Faults{Loss: cell.loss, Reorder: cell.reorder, Delay: lossDelay, Jitter: lossJitter, Seed: seed}
+				l := newLab(t, lab.Options{Wire: &faults, Setup: defence.setup})
+				defence.protect(t, l)
+				serveKinds(t, l)
+				kinds := runKinds(t, l)
+				noOverload(t, l)
+				lock.Lock()
+				defer lock.Unlock()
+				results[defence.name] = kinds
+			})
+		}
+	})
 	var rows strings.Builder
 	for i, kind := range lossKinds {
 		for _, defence := range lossDefences {

@@ -79,6 +79,14 @@ func newLab(t *testing.T, options lab.Options) *lab.Lab {
 	return l
 }
 
+// beside lets a test run beside others of its kind, behind all that do not. It is
+// for those whose time goes by waiting for daemons, clocks and generations, and
+// which neither measure nor fill a CPU.
+func beside(t *testing.T) {
+	t.Helper()
+	t.Parallel()
+}
+
 // need skips a test that a missing program makes impossible; where the tests
 // must run, that is a failure.
 func need(t *testing.T, programs ...string) {

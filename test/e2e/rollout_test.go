@@ -54,12 +54,14 @@ func (r *rollOut) change(t *testing.T, what string, d *daemon, edits ...string) 
 }
 
 func TestModesChangeUnderLoad(t *testing.T) {
+	beside(t)
 	for _, setup := range []string{"native", "translate"} {
 		for _, half := range []string{"edge", "server"} {
 			if !long() && (setup == "native") != (half == "edge") {
 				continue // each half and each setup once
 			}
 			t.Run(setup+" "+half, func(t *testing.T) {
+				beside(t)
 				r := newRollOut(t, setup)
 				d := map[string]*daemon{"edge": r.split.edge, "server": r.split.server}[half]
 				mode := []string{"    setup:", "    mode: off\n    setup:"} // the server's
@@ -84,6 +86,7 @@ func TestModesChangeUnderLoad(t *testing.T) {
 }
 
 func TestSetupChangesUnderLoad(t *testing.T) {
+	beside(t)
 	r := newRollOut(t, "native")
 	for _, setup := range []string{"translate", "native", "auto"} {
 		r.change(t, "setup becomes "+setup, r.split.server, "setup: native", "setup: "+setup)
@@ -97,8 +100,10 @@ func TestSetupChangesUnderLoad(t *testing.T) {
 // With `stop` clients are to wait; the other policies serve everybody, whether
 // the agent's daemon falls silent or comes back.
 func TestAgentFallsSilentUnderLoad(t *testing.T) {
+	beside(t)
 	for policy, phase := range map[string]string{"keep": "answer_syn", "pass": "pass_unheard"} {
 		t.Run(policy, func(t *testing.T) {
+			beside(t)
 			r := newRollOut(t, "auto", "mode: always", "mode: always\n    silent: "+policy)
 			r.talks = newTalks(t, r.lab, 20)
 			r.split.server.kill(t)
@@ -118,6 +123,7 @@ func TestAgentFallsSilentUnderLoad(t *testing.T) {
 // Without control messages the order is the operator's: a service is turned on
 // at the server first and off there last.
 func TestModesChangeUnderLoadWithoutControlMessages(t *testing.T) {
+	beside(t)
 	l := newLab(t, lab.Options{})
 	startHTTP(t, l)
 	serveEcho(t, l)
@@ -169,6 +175,7 @@ func writeConfig(t *testing.T, d *daemon, text string) {
 // Turned off first, an agent can be taken off at any time: the kernel has native
 // connections as its own.
 func TestAgentThatIsOffIsDetachedUnderLoad(t *testing.T) {
+	beside(t)
 	r := newRollOut(t, "native")
 	r.change(t, "the server is turned off", r.split.server, "    setup:", "    mode: off\n    setup:")
 	awaitPhase(t, r.split.edge, "unheard", 10*time.Second)

@@ -72,6 +72,7 @@ func TestStrategies(t *testing.T) {
 func TestStrategiesOnABadLine(t *testing.T) {
 	for _, s := range strategies {
 		t.Run(s.defence, func(t *testing.T) {
+			beside(t)
 			trial := s.begin(t, lab.Options{Wire: &badwire.Faults{Loss: 5, Delay: 2 * time.Millisecond, Seed: 1}})
 			everyStack(t, trial.lab, trial.stacks, func(t *testing.T, from stackUnderTest, address string) {
 				trial.meet(t, from, address, lossyContactsLimit)
