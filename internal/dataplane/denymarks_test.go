@@ -154,6 +154,32 @@ func TestUnmarkedSourceIsNotLookedUp(t *testing.T) {
 	}
 }
 
+// All bits make a mark: a source that meets some of another's is not looked up.
+func TestSourceWithSomeBitsOfAMarkIsNotLookedUp(t *testing.T) {
+	e, lists := listed(t)
+	listed := netip.MustParsePrefix("192.0.2.1/32")
+	similar := listed
+	for !sharesSomeBits(listed, similar) {
+		similar = netip.PrefixFrom(similar.Addr().Next(), 32)
+	}
+	lists.mustAdd(t, Deny, 0, listed.String())
+	if err := putPrefix(lists.tries[Deny][0], lists.tries[Deny][1], similar, edgeListed{Length: 32}); err != nil {
+		t.Fatal(err)
+	}
+	e.want(similar.String(), sentBy(syn4(""), similar.Addr()), "answer_syn")
+}
+
+// sharesSomeBits says whether two addresses are marked in one word, by bits of which
+// some are the same.
+func sharesSomeBits(a, b netip.Prefix) (shares bool) {
+	marksOf(a, func(word uint32, bits uint64) {
+		marksOf(b, func(w uint32, other uint64) {
+			shares = shares || word == w && word != markKinds && bits&other != 0 && bits != other && bits&other != other
+		})
+	})
+	return shares
+}
+
 // What finds no room in the trie has been marked: the mark comes first, or a packet
 // between the two would not find what is on the list.
 func TestPrefixIsMarkedBeforeATrieHasIt(t *testing.T) {
