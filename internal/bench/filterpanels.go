@@ -24,7 +24,7 @@ func (x *filterSweep) panels(t evaluation.Taken) []evaluation.Panel {
 	}
 	for i := range panels[1:] {
 		p := &panels[i+1]
-		p.Kind, p.Better = evaluation.Lines, evaluation.Lower
+		p.Kind = evaluation.Lines
 		p.Note += " Where none of the strangers was let in, what is drawn is an upper bound (95% sure: three in all that were asked), in a series of its own: it is not 0."
 	}
 	return panels
@@ -97,7 +97,7 @@ func (x *filterSweep) lines(t evaluation.Taken, loads []load, at func(load) floa
 func (x *filterSweep) atThePapersLoad(t evaluation.Taken) evaluation.Panel {
 	p := evaluation.Panel{
 		ID: "e4-load", Title: fmt.Sprintf("With the paper's %d flows", filter.PaperFlows), Kind: evaluation.Bars,
-		X: evaluation.Axis{Label: "filter"}, Y: evaluation.Axis{Label: "false positives, %"}, Better: evaluation.Lower,
+		X: evaluation.Axis{Label: "filter"}, Y: evaluation.Axis{Label: "false positives, %"},
 		Note: "Ours, in its own memory, is made for less than 0.01%. It is as much at its worst, with two generations full of different flows.",
 	}
 	papers, own := load{filter.PaperFlows, filter.PaperBytes}, sizedFor(filter.PaperFlows)
