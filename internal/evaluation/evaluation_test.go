@@ -145,7 +145,7 @@ func TestAnotherRunsDirectoryIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := Run(t.Context(), Options{Dir: dir, Effort: Full, Traffic: "none", Experiments: []Experiment{v.experiment()}, Now: clock()})
-	if err == nil || !strings.Contains(err.Error(), "choose another directory") {
+	if !errors.Is(err, ErrOtherRun) || !strings.Contains(err.Error(), "its effort is quick, not full") {
 		t.Errorf("a full run in a quick one's directory: %v", err)
 	}
 }
