@@ -152,6 +152,13 @@ int swap(struct xdp_md *ctx)
 	return XDP_TX;
 }
 
+/* The edge with the cookie of this file's includer. */
+SEC("xdp")
+int edge(struct xdp_md *ctx)
+{
+	return from_outside(ctx);
+}
+
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 #endif

@@ -10,5 +10,6 @@ import (
 func Experiments(benign traffic.Source) []evaluation.Experiment {
 	return []evaluation.Experiment{
 		Filters(),
+		Forgery(),
 	}
 }

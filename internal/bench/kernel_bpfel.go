@@ -323,6 +323,7 @@ const (
 	kernelMapSourceMemos        = "source_memos"
 	kernelMapTallies            = "tallies"
 	kernelMapWhitelist          = "whitelist"
+	kernelProgEdge              = "edge"
 	kernelProgFloor54           = "floor_54"
 	kernelProgFloor74           = "floor_74"
 	kernelProgFloor94           = "floor_94"
@@ -403,6 +404,7 @@ type kernelSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelProgramSpecs struct {
+	Edge          *ebpf.ProgramSpec `ebpf:"edge"`
 	Floor54       *ebpf.ProgramSpec `ebpf:"floor_54"`
 	Floor74       *ebpf.ProgramSpec `ebpf:"floor_74"`
 	Floor94       *ebpf.ProgramSpec `ebpf:"floor_94"`
@@ -623,6 +625,7 @@ type kernelVariables struct {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelPrograms struct {
+	Edge          *ebpf.Program `ebpf:"edge"`
 	Floor54       *ebpf.Program `ebpf:"floor_54"`
 	Floor74       *ebpf.Program `ebpf:"floor_74"`
 	Floor94       *ebpf.Program `ebpf:"floor_94"`
@@ -638,6 +641,7 @@ type kernelPrograms struct {
 
 func (p *kernelPrograms) Close() error {
 	return _KernelClose(
+		p.Edge,
 		p.Floor54,
 		p.Floor74,
 		p.Floor94,

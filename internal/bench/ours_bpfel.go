@@ -323,6 +323,7 @@ const (
 	oursMapSourceMemos        = "source_memos"
 	oursMapTallies            = "tallies"
 	oursMapWhitelist          = "whitelist"
+	oursProgEdge              = "edge"
 	oursProgFloor54           = "floor_54"
 	oursProgFloor74           = "floor_74"
 	oursProgFloor94           = "floor_94"
@@ -403,6 +404,7 @@ type oursSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type oursProgramSpecs struct {
+	Edge          *ebpf.ProgramSpec `ebpf:"edge"`
 	Floor54       *ebpf.ProgramSpec `ebpf:"floor_54"`
 	Floor74       *ebpf.ProgramSpec `ebpf:"floor_74"`
 	Floor94       *ebpf.ProgramSpec `ebpf:"floor_94"`
@@ -623,6 +625,7 @@ type oursVariables struct {
 //
 // It can be passed to loadOursObjects or ebpf.CollectionSpec.LoadAndAssign.
 type oursPrograms struct {
+	Edge          *ebpf.Program `ebpf:"edge"`
 	Floor54       *ebpf.Program `ebpf:"floor_54"`
 	Floor74       *ebpf.Program `ebpf:"floor_74"`
 	Floor94       *ebpf.Program `ebpf:"floor_94"`
@@ -638,6 +641,7 @@ type oursPrograms struct {
 
 func (p *oursPrograms) Close() error {
 	return _OursClose(
+		p.Edge,
 		p.Floor54,
 		p.Floor74,
 		p.Floor94,
