@@ -152,13 +152,16 @@ func TestAnotherRunsDirectoryIsRefused(t *testing.T) {
 
 func TestFailedCellIsToldAndTriedAgain(t *testing.T) {
 	dir, id := t.TempDir(), CellID{"peer", "flood", 1}
-	v := &invented{fails: map[CellID]error{id: errors.New("no answer")}}
-	results, err := runInvented(t, dir, v, nil)
+	v, last := &invented{fails: map[CellID]error{id: errors.New("no answer")}}, Progress{}
+	results, err := runInvented(t, dir, v, func(p Progress) { last = p })
 	if err != nil {
 		t.Fatal(err)
 	}
 	if failed := results.Failed(); !slices.Equal(failed, []string{"E0: peer, flood, round 2: no answer"}) {
 		t.Errorf("failed: %q", failed)
+	}
+	if last.Done != 8 || last.Total != 9 {
+		t.Errorf("before the last cell %d of %d are done", last.Done, last.Total)
 	}
 	v.fails, v.measured = nil, nil
 	results, err = runInvented(t, dir, v, nil)
