@@ -36,10 +36,10 @@ const (
 	synproxyInput   = "input"
 )
 
-// synproxy makes a machine of the lab answer for a server until that is undone.
+// startSynproxy makes a machine of the lab answer for a server until that is undone.
 // The scale is the server's window scale: nft cannot ask for it, and one that is
 // wrong breaks transfers without a word.
-func synproxy(ctx context.Context, at *lab.Namespace, hook string, server netip.AddrPort, scale int) (undo func() error, err error) {
+func startSynproxy(ctx context.Context, at *lab.Namespace, hook string, server netip.AddrPort, scale int) (undo func() error, err error) {
 	if _, err := exec.LookPath("nft"); err != nil {
 		return nil, &evaluation.Missing{Why: "nft is not installed"}
 	}
