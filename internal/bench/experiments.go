@@ -11,5 +11,6 @@ func Experiments(benign traffic.Source) []evaluation.Experiment {
 	return []evaluation.Experiment{
 		ServerCPU(benign),
 		Filters(),
+		Forgery(),
 	}
 }

@@ -301,6 +301,7 @@ const (
 	oursMapCovered6           = "covered6"
 	oursMapDeny4              = "deny4"
 	oursMapDeny6              = "deny6"
+	oursMapDenyMarks          = "deny_marks"
 	oursMapDetectors          = "detectors"
 	oursMapEpochSeen          = "epoch_seen"
 	oursMapFilter             = "filter"
@@ -323,6 +324,7 @@ const (
 	oursMapSourceMemos        = "source_memos"
 	oursMapTallies            = "tallies"
 	oursMapWhitelist          = "whitelist"
+	oursProgEdge              = "edge"
 	oursProgFloor54           = "floor_54"
 	oursProgFloor74           = "floor_74"
 	oursProgFloor94           = "floor_94"
@@ -333,6 +335,8 @@ const (
 	oursProgOutside94         = "outside_94"
 	oursProgOutsideMany54     = "outside_many_54"
 	oursProgOutsideMany74     = "outside_many_74"
+	oursProgOutsideUnlisted54 = "outside_unlisted_54"
+	oursProgOutsideUnlisted74 = "outside_unlisted_74"
 	oursProgSwap              = "swap"
 	oursVarActingChanges      = "acting_changes"
 	oursVarAnswerBudgetMask   = "answer_budget_mask"
@@ -403,17 +407,20 @@ type oursSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type oursProgramSpecs struct {
-	Floor54       *ebpf.ProgramSpec `ebpf:"floor_54"`
-	Floor74       *ebpf.ProgramSpec `ebpf:"floor_74"`
-	Floor94       *ebpf.ProgramSpec `ebpf:"floor_94"`
-	Inside54      *ebpf.ProgramSpec `ebpf:"inside_54"`
-	Inside74      *ebpf.ProgramSpec `ebpf:"inside_74"`
-	Outside54     *ebpf.ProgramSpec `ebpf:"outside_54"`
-	Outside74     *ebpf.ProgramSpec `ebpf:"outside_74"`
-	Outside94     *ebpf.ProgramSpec `ebpf:"outside_94"`
-	OutsideMany54 *ebpf.ProgramSpec `ebpf:"outside_many_54"`
-	OutsideMany74 *ebpf.ProgramSpec `ebpf:"outside_many_74"`
-	Swap          *ebpf.ProgramSpec `ebpf:"swap"`
+	Edge              *ebpf.ProgramSpec `ebpf:"edge"`
+	Floor54           *ebpf.ProgramSpec `ebpf:"floor_54"`
+	Floor74           *ebpf.ProgramSpec `ebpf:"floor_74"`
+	Floor94           *ebpf.ProgramSpec `ebpf:"floor_94"`
+	Inside54          *ebpf.ProgramSpec `ebpf:"inside_54"`
+	Inside74          *ebpf.ProgramSpec `ebpf:"inside_74"`
+	Outside54         *ebpf.ProgramSpec `ebpf:"outside_54"`
+	Outside74         *ebpf.ProgramSpec `ebpf:"outside_74"`
+	Outside94         *ebpf.ProgramSpec `ebpf:"outside_94"`
+	OutsideMany54     *ebpf.ProgramSpec `ebpf:"outside_many_54"`
+	OutsideMany74     *ebpf.ProgramSpec `ebpf:"outside_many_74"`
+	OutsideUnlisted54 *ebpf.ProgramSpec `ebpf:"outside_unlisted_54"`
+	OutsideUnlisted74 *ebpf.ProgramSpec `ebpf:"outside_unlisted_74"`
+	Swap              *ebpf.ProgramSpec `ebpf:"swap"`
 }
 
 // oursMapSpecs contains maps before they are loaded into the kernel.
@@ -434,6 +441,7 @@ type oursMapSpecs struct {
 	Covered6      *ebpf.MapSpec `ebpf:"covered6"`
 	Deny4         *ebpf.MapSpec `ebpf:"deny4"`
 	Deny6         *ebpf.MapSpec `ebpf:"deny6"`
+	DenyMarks     *ebpf.MapSpec `ebpf:"deny_marks"`
 	Detectors     *ebpf.MapSpec `ebpf:"detectors"`
 	EpochSeen     *ebpf.MapSpec `ebpf:"epoch_seen"`
 	Filter        *ebpf.MapSpec `ebpf:"filter"`
@@ -523,6 +531,7 @@ type oursMaps struct {
 	Covered6      *ebpf.Map `ebpf:"covered6"`
 	Deny4         *ebpf.Map `ebpf:"deny4"`
 	Deny6         *ebpf.Map `ebpf:"deny6"`
+	DenyMarks     *ebpf.Map `ebpf:"deny_marks"`
 	Detectors     *ebpf.Map `ebpf:"detectors"`
 	EpochSeen     *ebpf.Map `ebpf:"epoch_seen"`
 	Filter        *ebpf.Map `ebpf:"filter"`
@@ -563,6 +572,7 @@ func (m *oursMaps) Close() error {
 		m.Covered6,
 		m.Deny4,
 		m.Deny6,
+		m.DenyMarks,
 		m.Detectors,
 		m.EpochSeen,
 		m.Filter,
@@ -623,21 +633,25 @@ type oursVariables struct {
 //
 // It can be passed to loadOursObjects or ebpf.CollectionSpec.LoadAndAssign.
 type oursPrograms struct {
-	Floor54       *ebpf.Program `ebpf:"floor_54"`
-	Floor74       *ebpf.Program `ebpf:"floor_74"`
-	Floor94       *ebpf.Program `ebpf:"floor_94"`
-	Inside54      *ebpf.Program `ebpf:"inside_54"`
-	Inside74      *ebpf.Program `ebpf:"inside_74"`
-	Outside54     *ebpf.Program `ebpf:"outside_54"`
-	Outside74     *ebpf.Program `ebpf:"outside_74"`
-	Outside94     *ebpf.Program `ebpf:"outside_94"`
-	OutsideMany54 *ebpf.Program `ebpf:"outside_many_54"`
-	OutsideMany74 *ebpf.Program `ebpf:"outside_many_74"`
-	Swap          *ebpf.Program `ebpf:"swap"`
+	Edge              *ebpf.Program `ebpf:"edge"`
+	Floor54           *ebpf.Program `ebpf:"floor_54"`
+	Floor74           *ebpf.Program `ebpf:"floor_74"`
+	Floor94           *ebpf.Program `ebpf:"floor_94"`
+	Inside54          *ebpf.Program `ebpf:"inside_54"`
+	Inside74          *ebpf.Program `ebpf:"inside_74"`
+	Outside54         *ebpf.Program `ebpf:"outside_54"`
+	Outside74         *ebpf.Program `ebpf:"outside_74"`
+	Outside94         *ebpf.Program `ebpf:"outside_94"`
+	OutsideMany54     *ebpf.Program `ebpf:"outside_many_54"`
+	OutsideMany74     *ebpf.Program `ebpf:"outside_many_74"`
+	OutsideUnlisted54 *ebpf.Program `ebpf:"outside_unlisted_54"`
+	OutsideUnlisted74 *ebpf.Program `ebpf:"outside_unlisted_74"`
+	Swap              *ebpf.Program `ebpf:"swap"`
 }
 
 func (p *oursPrograms) Close() error {
 	return _OursClose(
+		p.Edge,
 		p.Floor54,
 		p.Floor74,
 		p.Floor94,
@@ -648,6 +662,8 @@ func (p *oursPrograms) Close() error {
 		p.Outside94,
 		p.OutsideMany54,
 		p.OutsideMany74,
+		p.OutsideUnlisted54,
+		p.OutsideUnlisted74,
 		p.Swap,
 	)
 }

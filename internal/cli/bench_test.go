@@ -134,6 +134,13 @@ func TestBenchRefusesWhatItDoesNotKnow(t *testing.T) {
 			t.Errorf("%+v: %v, want %q", u.options, err, u.want)
 		}
 	}
+	dir := t.TempDir()
+	for _, quick := range []bool{false, true} {
+		err := benchOptions{quick: quick, out: dir}.evaluate(t.Context(), c.env, inventedExperiments(rateOf), "none")
+		if quick && (err == nil || exitCode(err) != exitUsage || !strings.Contains(err.Error(), "--out:")) {
+			t.Errorf("a quick run in a full one's directory: %v", err)
+		}
+	}
 	for _, u := range []benchOptions{{only: []string{"testrun", "E1"}}, {only: []string{"server"}, quick: true}, {only: []string{"server"}, out: "x"}, {only: []string{"loop"}, trace: "x"}} {
 		if err := u.hotPath(t.Context(), c.env); err == nil || exitCode(err) != exitUsage {
 			t.Errorf("%+v: %v", u, err)

@@ -7,7 +7,7 @@ import "math"
 // shownBar is one, with places in percent of its track.
 type shownBar struct {
 	Name, Value  string
-	Ours, Spread bool // a spread is shown if there are rounds
+	Ours, Spread bool // a spread is shown if there are rounds, or an interval
 	From, Width  float64
 	Least, Most  float64
 	Rounds       string
@@ -34,7 +34,7 @@ func (p Panel) bars() (bars []shownBar, ticks []shownTick) {
 		for _, point := range s.Points {
 			at := place(point.Median)
 			bars = append(bars, shownBar{
-				Name: s.Subject, Value: Short(point.Median), Ours: s.Ours, Spread: len(point.Rounds) > 1,
+				Name: s.Subject, Value: Short(point.Median), Ours: s.Ours, Spread: len(point.Rounds) > 1 || point.Max > point.Min,
 				From: min(ground, at), Width: math.Abs(at - ground), Least: place(point.Min), Most: place(point.Max) - place(point.Min),
 				Rounds: Short(point.Min) + " – " + Short(point.Max), Paper: s.Paper,
 			})

@@ -21,6 +21,18 @@ func TestBarsStandOnNothing(t *testing.T) {
 	}
 }
 
+// Of one round there is no spread, but there may be an interval.
+func TestIntervalOfOneRoundIsShown(t *testing.T) {
+	p := Panel{Kind: Bars, Series: Bar("one", true, []float64{2}, nil)}
+	if bars, _ := p.bars(); bars[0].Spread {
+		t.Error("a single round has a spread")
+	}
+	p.Series[0].Points[0].Max = 7
+	if bars, _ := p.bars(); !bars[0].Spread {
+		t.Error("an interval is not shown")
+	}
+}
+
 func TestLogarithmicBarsBeginADecadeBefore(t *testing.T) {
 	p := Panel{Kind: Bars, Y: Axis{Log: true}, Series: slices.Concat(Bar("1 k", true, []float64{1000}, nil), Bar("10", false, []float64{10}, nil), Bar("none", false, []float64{0}, nil))}
 	bars, ticks := p.bars()

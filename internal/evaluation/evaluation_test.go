@@ -145,7 +145,7 @@ func TestAnotherRunsDirectoryIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := Run(t.Context(), Options{Dir: dir, Effort: Full, Traffic: "none", Experiments: []Experiment{v.experiment()}, Now: clock()})
-	if err == nil || !strings.Contains(err.Error(), "choose another directory") {
+	if !errors.Is(err, ErrOtherRun) || !strings.Contains(err.Error(), "its effort is quick, not full") {
 		t.Errorf("a full run in a quick one's directory: %v", err)
 	}
 }
@@ -237,7 +237,7 @@ func TestWhatIsWritten(t *testing.T) {
 func TestNumbersForPeople(t *testing.T) {
 	for x, want := range map[float64]string{
 		0: "0", 1: "1", 0.0456: "0.0456", 7.06e-5: "7.1e-5", 1e-12: "1e-12", -1e-4: "-1e-4", 999.6: "1 k", 1234: "1.23 k", 1_234_567: "1.23 M", 999_960: "1 M",
-		-12.345: "-12.3", 1.4e9: "1.4 G", 130: "130", 0.999: "0.999",
+		-12.345: "-12.3", 1.4e9: "1.4 G", 130: "130", 0.999: "0.999", 3e12: "3 T", 2.5e17: "2.5e17", 1e24: "1e24",
 	} {
 		if got := Short(x); got != want {
 			t.Errorf("%v: %q, want %q", x, got, want)

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// Short is a figure with three digits, as people read it: 1.23 M, 0.0456, 7.1e-5.
+// Short is a figure with three digits, as people read it: 1.23 M, 0.0456, 7.1e-5,
+// 5.4e21.
 func Short(x float64) string {
 	size := math.Abs(x)
 	switch {
@@ -17,6 +18,8 @@ func Short(x float64) string {
 	case size < 1e-3:
 		mantissa, exponent, _ := strings.Cut(strconv.FormatFloat(x, 'e', 1, 64), "e-")
 		return strings.TrimSuffix(mantissa, ".0") + "e-" + strings.TrimPrefix(exponent, "0")
+	case size >= 999.5e12:
+		return strings.Replace(strings.Replace(strconv.FormatFloat(x, 'e', 1, 64), "e+", "e", 1), ".0e", "e", 1)
 	case size < 999.5:
 		return trimmed(x)
 	}

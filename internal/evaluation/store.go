@@ -14,6 +14,9 @@ import (
 // says of which run they are.
 const cellsFile = "cells.jsonl"
 
+// ErrOtherRun says that a directory has a run that this one is no part of.
+var ErrOtherRun = errors.New("another run's directory; choose another one, or remove it")
+
 // header tells whether cells of an earlier start belong to this run.
 type header struct {
 	Schema  int       `json:"schema"`
@@ -101,7 +104,7 @@ func (s *store) readHeader(line []byte, want header) error {
 		{"benign traffic", s.header.Traffic, want.Traffic}, {"machine or build", s.header.Machine, want.Machine},
 	} {
 		if part.was != part.want {
-			return fmt.Errorf("another run: its %s is %v, not %v; choose another directory, or remove this one", part.name, part.was, part.want)
+			return fmt.Errorf("%w: its %s is %v, not %v", ErrOtherRun, part.name, part.was, part.want)
 		}
 	}
 	return nil

@@ -99,7 +99,7 @@ func judgeType(t *testing.T, kind lab.Kind, r lab.Report, server, stack uint64) 
 	// What passes the agent is harmless without a connection, RSTs, or has guessed a cookie.
 	var guessed uint64
 	if slices.Contains(guessing, kind) {
-		guessed = atMost(float64(offered) * edgeMACs * oneMAC)
+		guessed = atMost(float64(offered) * lab.EdgeMACs * lab.OneMAC)
 	}
 	if rst := r.Server.Verdicts["pass_rst"]; stack > rst+guessed {
 		t.Errorf("%d packets came to the server's stack: %d of them are RSTs, and at most %d can have guessed a cookie", stack, rst, guessed)
