@@ -85,7 +85,6 @@ type cpuSweep struct {
 	benign  traffic.Source
 	rates   []int // packets per second
 	rounds  int
-	tries   int // of a cell, at most
 	warm    time.Duration
 	measure time.Duration
 	places  map[string]*cpuPlace // by the lab's defence
@@ -101,11 +100,11 @@ const (
 func newCPUSweep(e evaluation.Effort, benign traffic.Source) *cpuSweep {
 	x := &cpuSweep{
 		benign: benign,
-		rates:  []int{100_000, 250_000, 500_000, 1_000_000}, rounds: 5, tries: 3,
+		rates:  []int{100_000, 250_000, 500_000, 1_000_000}, rounds: 5,
 		warm: 300 * time.Millisecond, measure: time.Second, places: make(map[string]*cpuPlace),
 	}
 	if e == evaluation.Quick {
-		x.rates, x.rounds, x.tries, x.measure = []int{500_000}, 1, 2, 400*time.Millisecond
+		x.rates, x.rounds, x.measure = []int{500_000}, 1, 400*time.Millisecond
 	}
 	return x
 }
@@ -168,7 +167,7 @@ func (x *cpuSweep) take(ctx context.Context, s cpuSubject, rate, round int) (fig
 		}
 		defer func() { err = errors.Join(err, p.flood.Stop()); p.flood = nil }()
 	}
-	for range x.tries {
+	for range cpuTries {
 		if figures, err = x.beside(ctx, p, round); err != nil {
 			return nil, err
 		}
@@ -197,6 +196,9 @@ func (x *cpuSweep) beside(ctx context.Context, p *cpuPlace, round int) (evaluati
 	figures["benign_percent"] = 100 * float64(report.OK) / float64(max(1, report.Requests+report.Missed))
 	return figures, nil
 }
+
+// cpuTries is how often a cell is measured at most.
+const cpuTries = 2
 
 // What must be so that a cell is not measured again.
 const (
