@@ -152,13 +152,16 @@ func TestAnotherRunsDirectoryIsRefused(t *testing.T) {
 
 func TestFailedCellIsToldAndTriedAgain(t *testing.T) {
 	dir, id := t.TempDir(), CellID{"peer", "flood", 1}
-	v := &invented{fails: map[CellID]error{id: errors.New("no answer")}}
-	results, err := runInvented(t, dir, v, nil)
+	v, last := &invented{fails: map[CellID]error{id: errors.New("no answer")}}, Progress{}
+	results, err := runInvented(t, dir, v, func(p Progress) { last = p })
 	if err != nil {
 		t.Fatal(err)
 	}
 	if failed := results.Failed(); !slices.Equal(failed, []string{"E0: peer, flood, round 2: no answer"}) {
 		t.Errorf("failed: %q", failed)
+	}
+	if last.Done != 8 || last.Total != 9 {
+		t.Errorf("before the last cell %d of %d are done", last.Done, last.Total)
 	}
 	v.fails, v.measured = nil, nil
 	results, err = runInvented(t, dir, v, nil)
@@ -236,7 +239,7 @@ func TestWhatIsWritten(t *testing.T) {
 
 func TestNumbersForPeople(t *testing.T) {
 	for x, want := range map[float64]string{
-		0: "0", 1: "1", 0.0456: "0.0456", 7.06e-5: "7.1e-5", 1e-12: "1e-12", -1e-4: "-1e-4", 999.6: "1 k", 1234: "1.23 k", 1_234_567: "1.23 M", 999_960: "1 M",
+		0: "0", 1: "1", 0.0456: "0.0456", 7.06e-5: "7.1e-5", 1e-12: "1e-12", 3.42e18: "3.4e18", 1e20: "1e20", 9.99e14: "999 T", -1e-4: "-1e-4", 999.6: "1 k", 1234: "1.23 k", 1_234_567: "1.23 M", 999_960: "1 M",
 		-12.345: "-12.3", 1.4e9: "1.4 G", 130: "130", 0.999: "0.999", 3e12: "3 T", 2.5e17: "2.5e17", 1e24: "1e24",
 	} {
 		if got := Short(x); got != want {

@@ -81,7 +81,10 @@ func round(x float64) float64 {
 // are names between them.
 func (s scale) powers(low, high float64) (all []plot.Tick) {
 	first, last := math.Floor(low), math.Ceil(high)
-	every := math.Ceil((last - first + 1) / 8)
+	every := 1.0
+	if n := last - first + 1; n > 8 {
+		every = math.Ceil(n / 6)
+	}
 	few := high > low && math.Floor(high)-math.Ceil(low) < 1
 	for power := first; power <= last; power++ {
 		nothing := s.has && power == s.zero

@@ -201,7 +201,7 @@ func (p Panel) xs() []float64 {
 func (s Series) at(x float64) string {
 	for _, point := range s.Points {
 		if point.X == x {
-			if len(point.Rounds) < 2 {
+			if point.Min == point.Max {
 				return Short(point.Median)
 			}
 			return fmt.Sprintf("%s (%s – %s)", Short(point.Median), Short(point.Min), Short(point.Max))
