@@ -98,6 +98,7 @@ struct generated {
 	enum strategy *strategy;
 	enum control_kind *control_kind;
 	enum source_limits *source_limits;
+	enum deny_mark *deny_mark;
 	enum listed_origin *listed_origin;
 	enum source_check *source_check;
 	struct relayed relayed;

@@ -14,7 +14,7 @@
  * runs, and a packet pays one load and one branch for it. */
 volatile struct source_state sources SEC(".data.sources") = {};
 
-/* What each CPU has last found of a source: who sends many packets is looked up
+/* What each CPU has last found of a marked source: who sends many packets is looked up
  * once, however long the lists are. */
 enum { SOURCE_MEMO_BITS = 10 };
 
@@ -48,6 +48,15 @@ struct {
 	__type(key, struct prefix6);
 	__type(value, struct listed);
 } deny6 SEC(".maps"), allow6 SEC(".maps");
+
+/* See contract.h; mapped. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, MARK_WORDS);
+	__type(key, u32);
+	__type(value, u64);
+} deny_marks SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
@@ -125,6 +134,48 @@ GLOBAL u64 source_allowed(const struct flow *f)
 	return f ? source_listed(&allow4, &allow6, f) : 0;
 }
 
+/* Fail closed: what is not there counts as marked. */
+INLINE u64 mark_word(u32 at)
+{
+	const u64 *word = bpf_map_lookup_elem(&deny_marks, &at);
+
+	return word ? *word : ~0ULL;
+}
+
+/* denymarks.go makes it alike. */
+INLINE bool mark_hashed(u64 bits, u32 kind)
+{
+	const u64 odd = 0x9e3779b97f4a7c15ULL;
+	u64 h = (bits ^ kind) * odd;
+
+	h = (h ^ h >> 32) * odd;
+	u64 three = 1ULL << (h >> 18 & 63) | 1ULL << (h >> 24 & 63) | 1ULL << (h >> 30 & 63);
+	return !(~mark_word(MARK_BLOCK_WORDS + (u32)(h >> (64 - MARK_HASH_BITS))) & three);
+}
+
+/* Whether something around the source may be denied; false: nothing is. */
+INLINE bool source_marked(const struct flow *f)
+{
+	u64 kinds = mark_word(MARK_KINDS);
+
+	if (!f->v6) {
+		u32 a = f->source[0];
+
+		if (kinds & 1 << MARK_BLOCK4 && mark_word(a >> 14) >> (a >> 8 & 63) & 1)
+			return true;
+		return kinds & 1 << MARK_HOST4 && mark_hashed(a, MARK_HOST4);
+	}
+	u64 first = (u64)f->source[0] << 32 | f->source[1];
+
+	for (u32 kind = 0; kind < MARK_KINDS6; kind++) {
+		u64 fixed = kind ? ~0ULL << (64 - MARK_STEP6 * kind) : 0;
+
+		if (kinds & 1 << kind && mark_hashed(first & fixed, kind))
+			return true;
+	}
+	return false;
+}
+
 INLINE struct source_memo *source_memo(const struct flow *f)
 {
 	u32 sum = f->source[0];
@@ -166,6 +217,8 @@ NOINLINE void source_look_up(struct source_memo *m, const struct flow *f, u32 ve
 
 INLINE bool source_denied(const struct flow *f)
 {
+	if (LIKELY(!source_marked(f)))
+		return false;
 	struct source_memo *m = source_memo(f);
 	u32 version = sources.version; /* read before the lists are: they may change meanwhile */
 

@@ -15,7 +15,7 @@
 #include <linux/types.h>
 
 /* Raised on every change that makes pinned state of an older build unusable. */
-enum contract_version { CONTRACT_VERSION = 3 };
+enum contract_version { CONTRACT_VERSION = 4 };
 
 /* ---- the cookie ------------------------------------------------------- */
 
@@ -354,6 +354,32 @@ struct listed {
 	__u8  length;   /* of the prefix */
 	__u8  origin;   /* enum listed_origin */
 	__u8  pad[6];
+};
+
+/*
+ * deny_marks: words of 64 bits that say where nothing is denied, so that few walk a long
+ * list's tries. Each prefix on deny is marked before a trie has it:
+ *
+ *   IPv4, shorter than /32   a bit for each block of /24 that it touches, by its number
+ *   IPv4, /32                three bits of one word, by a hash of the address
+ *   IPv6                     likewise, by a hash of its first 0, 16, 32, 48 or 64 bits:
+ *                            as many as it fixes
+ *
+ * The last word says by bits which of these kinds there are. A mark too many costs a
+ * walk, one too few would let a denied source through. The hash has no key: who makes
+ * up sources that meet others' marks pays no more than who takes listed ones.
+ */
+enum deny_mark {
+	MARK_BLOCK_WORDS = 1 << 18, /* the first ones; 2^24 blocks */
+	MARK_HASH_BITS = 19,
+	MARK_HASH_WORDS = 1 << MARK_HASH_BITS,
+	MARK_KINDS = MARK_BLOCK_WORDS + MARK_HASH_WORDS, /* the last one */
+	MARK_WORDS,
+
+	MARK_STEP6 = 16,    /* IPv6: kind k is of 16 k bits */
+	MARK_KINDS6 = 5,
+	MARK_HOST4 = MARK_KINDS6,
+	MARK_BLOCK4,
 };
 
 /* Where packets of a source may come in. */

@@ -30,7 +30,8 @@ const (
 // else to do: no address, no offload that merges frames.
 type Wire struct {
 	ways    [2]*run
-	ports   [2]int // packet sockets
+	cpus    unix.CPUSet // of the thread that has opened it
+	ports   [2]int      // packet sockets
 	outages atomic.Pointer[outages]
 	stop    [2]int // a pipe: what is closed at its end wakes both ways
 	running sync.WaitGroup
@@ -56,13 +57,16 @@ type tally struct {
 	passed, lost, duplicated, reordered, outage, late, overload atomic.Uint64
 }
 
-// Open joins two devices of the namespace that the calling thread is in, until
-// Close.
+// Open joins two devices of the namespace that the calling thread is in, on the
+// CPUs that this thread may use, until Close.
 func Open(first, second string, faults Faults) (*Wire, error) {
 	if err := faults.Check(); err != nil {
 		return nil, err
 	}
 	w := &Wire{ports: [2]int{-1, -1}, stop: [2]int{-1, -1}}
+	if err := unix.SchedGetaffinity(0, &w.cpus); err != nil {
+		return nil, fmt.Errorf("read CPU affinity: %w", err)
+	}
 	for i, device := range []string{first, second} {
 		port, err := openPort(device)
 		if err != nil {
@@ -116,9 +120,13 @@ func openPort(device string) (int, error) {
 const everyProtocol = unix.ETH_P_ALL<<8&0xff00 | unix.ETH_P_ALL>>8
 
 // loop moves frames until the wire is closed. It never unlocks its thread, so
-// that the timer slack ends together with it.
+// that affinity and timer slack end together with it.
 func (r *run) loop() {
 	runtime.LockOSThread()
+	if err := unix.SchedSetaffinity(0, &r.wire.cpus); err != nil {
+		r.err = fmt.Errorf("set CPU affinity: %w", err)
+		return
+	}
 	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0); err != nil {
 		r.err = fmt.Errorf("ask for exact timers: %w", err)
 		return

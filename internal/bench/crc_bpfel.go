@@ -301,6 +301,7 @@ const (
 	crcMapCovered6           = "covered6"
 	crcMapDeny4              = "deny4"
 	crcMapDeny6              = "deny6"
+	crcMapDenyMarks          = "deny_marks"
 	crcMapDetectors          = "detectors"
 	crcMapEpochSeen          = "epoch_seen"
 	crcMapFilter             = "filter"
@@ -334,6 +335,8 @@ const (
 	crcProgOutside94         = "outside_94"
 	crcProgOutsideMany54     = "outside_many_54"
 	crcProgOutsideMany74     = "outside_many_74"
+	crcProgOutsideUnlisted54 = "outside_unlisted_54"
+	crcProgOutsideUnlisted74 = "outside_unlisted_74"
 	crcProgSwap              = "swap"
 	crcVarActingChanges      = "acting_changes"
 	crcVarAnswerBudgetMask   = "answer_budget_mask"
@@ -405,18 +408,20 @@ type crcSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type crcProgramSpecs struct {
-	Edge          *ebpf.ProgramSpec `ebpf:"edge"`
-	Floor54       *ebpf.ProgramSpec `ebpf:"floor_54"`
-	Floor74       *ebpf.ProgramSpec `ebpf:"floor_74"`
-	Floor94       *ebpf.ProgramSpec `ebpf:"floor_94"`
-	Inside54      *ebpf.ProgramSpec `ebpf:"inside_54"`
-	Inside74      *ebpf.ProgramSpec `ebpf:"inside_74"`
-	Outside54     *ebpf.ProgramSpec `ebpf:"outside_54"`
-	Outside74     *ebpf.ProgramSpec `ebpf:"outside_74"`
-	Outside94     *ebpf.ProgramSpec `ebpf:"outside_94"`
-	OutsideMany54 *ebpf.ProgramSpec `ebpf:"outside_many_54"`
-	OutsideMany74 *ebpf.ProgramSpec `ebpf:"outside_many_74"`
-	Swap          *ebpf.ProgramSpec `ebpf:"swap"`
+	Edge              *ebpf.ProgramSpec `ebpf:"edge"`
+	Floor54           *ebpf.ProgramSpec `ebpf:"floor_54"`
+	Floor74           *ebpf.ProgramSpec `ebpf:"floor_74"`
+	Floor94           *ebpf.ProgramSpec `ebpf:"floor_94"`
+	Inside54          *ebpf.ProgramSpec `ebpf:"inside_54"`
+	Inside74          *ebpf.ProgramSpec `ebpf:"inside_74"`
+	Outside54         *ebpf.ProgramSpec `ebpf:"outside_54"`
+	Outside74         *ebpf.ProgramSpec `ebpf:"outside_74"`
+	Outside94         *ebpf.ProgramSpec `ebpf:"outside_94"`
+	OutsideMany54     *ebpf.ProgramSpec `ebpf:"outside_many_54"`
+	OutsideMany74     *ebpf.ProgramSpec `ebpf:"outside_many_74"`
+	OutsideUnlisted54 *ebpf.ProgramSpec `ebpf:"outside_unlisted_54"`
+	OutsideUnlisted74 *ebpf.ProgramSpec `ebpf:"outside_unlisted_74"`
+	Swap              *ebpf.ProgramSpec `ebpf:"swap"`
 }
 
 // crcMapSpecs contains maps before they are loaded into the kernel.
@@ -437,6 +442,7 @@ type crcMapSpecs struct {
 	Covered6      *ebpf.MapSpec `ebpf:"covered6"`
 	Deny4         *ebpf.MapSpec `ebpf:"deny4"`
 	Deny6         *ebpf.MapSpec `ebpf:"deny6"`
+	DenyMarks     *ebpf.MapSpec `ebpf:"deny_marks"`
 	Detectors     *ebpf.MapSpec `ebpf:"detectors"`
 	EpochSeen     *ebpf.MapSpec `ebpf:"epoch_seen"`
 	Filter        *ebpf.MapSpec `ebpf:"filter"`
@@ -527,6 +533,7 @@ type crcMaps struct {
 	Covered6      *ebpf.Map `ebpf:"covered6"`
 	Deny4         *ebpf.Map `ebpf:"deny4"`
 	Deny6         *ebpf.Map `ebpf:"deny6"`
+	DenyMarks     *ebpf.Map `ebpf:"deny_marks"`
 	Detectors     *ebpf.Map `ebpf:"detectors"`
 	EpochSeen     *ebpf.Map `ebpf:"epoch_seen"`
 	Filter        *ebpf.Map `ebpf:"filter"`
@@ -567,6 +574,7 @@ func (m *crcMaps) Close() error {
 		m.Covered6,
 		m.Deny4,
 		m.Deny6,
+		m.DenyMarks,
 		m.Detectors,
 		m.EpochSeen,
 		m.Filter,
@@ -628,18 +636,20 @@ type crcVariables struct {
 //
 // It can be passed to loadCrcObjects or ebpf.CollectionSpec.LoadAndAssign.
 type crcPrograms struct {
-	Edge          *ebpf.Program `ebpf:"edge"`
-	Floor54       *ebpf.Program `ebpf:"floor_54"`
-	Floor74       *ebpf.Program `ebpf:"floor_74"`
-	Floor94       *ebpf.Program `ebpf:"floor_94"`
-	Inside54      *ebpf.Program `ebpf:"inside_54"`
-	Inside74      *ebpf.Program `ebpf:"inside_74"`
-	Outside54     *ebpf.Program `ebpf:"outside_54"`
-	Outside74     *ebpf.Program `ebpf:"outside_74"`
-	Outside94     *ebpf.Program `ebpf:"outside_94"`
-	OutsideMany54 *ebpf.Program `ebpf:"outside_many_54"`
-	OutsideMany74 *ebpf.Program `ebpf:"outside_many_74"`
-	Swap          *ebpf.Program `ebpf:"swap"`
+	Edge              *ebpf.Program `ebpf:"edge"`
+	Floor54           *ebpf.Program `ebpf:"floor_54"`
+	Floor74           *ebpf.Program `ebpf:"floor_74"`
+	Floor94           *ebpf.Program `ebpf:"floor_94"`
+	Inside54          *ebpf.Program `ebpf:"inside_54"`
+	Inside74          *ebpf.Program `ebpf:"inside_74"`
+	Outside54         *ebpf.Program `ebpf:"outside_54"`
+	Outside74         *ebpf.Program `ebpf:"outside_74"`
+	Outside94         *ebpf.Program `ebpf:"outside_94"`
+	OutsideMany54     *ebpf.Program `ebpf:"outside_many_54"`
+	OutsideMany74     *ebpf.Program `ebpf:"outside_many_74"`
+	OutsideUnlisted54 *ebpf.Program `ebpf:"outside_unlisted_54"`
+	OutsideUnlisted74 *ebpf.Program `ebpf:"outside_unlisted_74"`
+	Swap              *ebpf.Program `ebpf:"swap"`
 }
 
 func (p *crcPrograms) Close() error {
@@ -655,6 +665,8 @@ func (p *crcPrograms) Close() error {
 		p.Outside94,
 		p.OutsideMany54,
 		p.OutsideMany74,
+		p.OutsideUnlisted54,
+		p.OutsideUnlisted74,
 		p.Swap,
 	)
 }

@@ -9,6 +9,8 @@ import (
 // benign traffic at scale take it from the source.
 func Experiments(benign traffic.Source) []evaluation.Experiment {
 	return []evaluation.Experiment{
+		Latency(),
+		ServerCPU(benign),
 		Filters(),
 		Forgery(),
 	}

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"net/netip"
+	"slices"
 
 	"smartcookie/internal/cookie"
 	"smartcookie/internal/dataplane"
@@ -25,7 +26,7 @@ const (
 type floodCase struct {
 	name    string
 	frame   func(cookie.Flow) []byte
-	verdict string // a drop, unless it is pass_verified
+	verdict string // a drop, unless it is pass_verified or answer_syn
 	warm    int
 }
 
@@ -51,8 +52,11 @@ func (b *testBench) floodCases(all []floodCase) (cases []*testCase) {
 		flow.Source = netip.AddrPortFrom(flow.Source.Addr().Next(), 1) // nobody whom other cases prove
 		for _, f := range all {
 			action := uint32(xdpDrop)
-			if f.verdict == "pass_verified" {
+			switch f.verdict {
+			case "pass_verified":
 				action = xdpRedirect
+			case "answer_syn":
+				action = xdpTX
 			}
 			cases = append(cases, &testCase{
 				row:  Row{Experiment: "testrun", Name: f.name, Hash: b.hash.String(), Family: int(flow.Family())},
@@ -120,8 +124,8 @@ func deniedAround(others int) func(*dataplane.EdgeConfig) {
 			c.Floods.Deny = append(c.Floods.Deny, netip.PrefixFrom(a, a.BitLen()))
 		}
 		for i := range others { // vary_source in bench.h makes them alike
-			n := uint32(i)*2654435761 | 1<<31 // all over, and none of the clients'
-			four := [4]byte{byte(n>>24) | 0x80, byte(n >> 16), byte(n >> 8), byte(n)}
+			n := (uint32(i)*2654435761 | 1<<31) &^ (1 << 30) // all over, and none of the clients'
+			four := [4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}
 			six := [16]byte{0x2a, four[0], four[1], four[2], four[3], byte(i), byte(i >> 8), byte(i >> 16)}
 			c.Floods.Deny = append(c.Floods.Deny, netip.PrefixFrom(netip.AddrFrom4(four), 32), netip.PrefixFrom(netip.AddrFrom16(six), 64))
 		}
@@ -159,13 +163,32 @@ func strange(all ...floodCase) func(*testBench) []*testCase {
 	return func(b *testBench) []*testCase { return b.floodCases(all) }
 }
 
-// ofOneAndMany is a source of the long list, and all of them in turn.
-func ofOneAndMany(b *testBench) []*testCase {
-	many := b.floodCases([]floodCase{{"deny, a million, many sources", ackOf, "drop_denied", 0}})
-	for _, c := range many {
-		c.prog = "outside_many"
+// ofMany sends a case's packets from half a million sources in turn: those of the
+// long list (outside_many), or as many among them that are not on it
+// (outside_unlisted).
+func (b *testBench) ofMany(prog string, all ...floodCase) []*testCase {
+	cases := b.floodCases(all)
+	for _, c := range cases {
+		c.prog = prog
 	}
-	return append(b.floodCases([]floodCase{{"deny, a million", ackOf, "drop_denied", 0}}), many...)
+	return cases
+}
+
+// besideLongList is a source of the long list, all of them, and those who are not on it.
+func besideLongList(b *testBench) []*testCase {
+	return slices.Concat(
+		b.floodCases([]floodCase{{"deny, a million", ackOf, "drop_denied", 0}}),
+		b.ofMany("outside_many", floodCase{"deny, a million, many sources", ackOf, "drop_denied", 0}),
+		b.ofMany("outside_unlisted",
+			floodCase{"SYN, a million denied, many others", synOf, "answer_syn", 0},
+			floodCase{"bad ACK, a million denied, many others", ackOf, "drop_bad_cookie", 0}),
+	)
+}
+
+// ofStrangers is the same without a list.
+func ofStrangers(b *testBench) []*testCase {
+	return b.ofMany("outside_unlisted",
+		floodCase{"SYN, many sources", synOf, "answer_syn", 0}, floodCase{"bad ACK, many sources", ackOf, "drop_bad_cookie", 0})
 }
 
 // floodBenches are edges with one of the lists or limits each.
@@ -177,9 +200,10 @@ func floodBenches() []benchKind {
 		c.Floods.Deny = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db9::/32")}
 	}
 	return []benchKind{
+		kind(func(*dataplane.EdgeConfig) {}, ofStrangers),
 		kind(deniedAround(0), strange(floodCase{"deny, one prefix", ackOf, "drop_denied", 0})),
 		kind(deniedFar, known(floodCase{"filter hit, a million denied", ackOf, "pass_verified", 0})),
-		kind(deniedAround(manyDenied), ofOneAndMany),
+		kind(deniedAround(manyDenied), besideLongList),
 		kind(elsewhere, known(floodCase{"filter hit, a deny list", ackOf, "pass_verified", 0})),
 		kind(func(c *dataplane.EdgeConfig) { c.Floods.DropOther = true }, strange(floodCase{"other_tcp", otherPortOf, "drop_other_port", 0})),
 		kind(adaptive, strange(floodCase{"other_tcp, auto", otherPortOf, "drop_other_port", 0}, floodCase{"fragment, auto", fragmentOf, "drop_fragment", 0})),

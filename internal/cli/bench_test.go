@@ -58,7 +58,7 @@ func TestBenchTellsWhatItMeasuresAndWhereTheReportIs(t *testing.T) {
 		t.Error(err)
 	}
 	out := c.stdout.String()
-	for _, want := range []string{"E1: invented", "Rate: SYN/s", "* a defence with a name that is lon…   1.23 M   1.23 M   1.23 M", "\nReport: " + report + "\n"} {
+	for _, want := range []string{"E1: invented", "Rate: SYN/s", "* a defence with a name that is longer than…   1.23 M   1.23 M   1.23 M\n", "\nReport: " + report + "\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in %s", want, out)
 		}
@@ -132,6 +132,13 @@ func TestBenchRefusesWhatItDoesNotKnow(t *testing.T) {
 		err := u.options.evaluate(t.Context(), c.env, inventedExperiments(rateOf), "none")
 		if err == nil || exitCode(err) != exitUsage || !strings.Contains(err.Error(), u.want) {
 			t.Errorf("%+v: %v, want %q", u.options, err, u.want)
+		}
+	}
+	dir := t.TempDir()
+	for _, quick := range []bool{false, true} {
+		err := benchOptions{quick: quick, out: dir}.evaluate(t.Context(), c.env, inventedExperiments(rateOf), "none")
+		if quick && (err == nil || exitCode(err) != exitUsage || !strings.Contains(err.Error(), "--out:")) {
+			t.Errorf("a quick run in a full one's directory: %v", err)
 		}
 	}
 	for _, u := range []benchOptions{{only: []string{"testrun", "E1"}}, {only: []string{"server"}, quick: true}, {only: []string{"server"}, out: "x"}, {only: []string{"loop"}, trace: "x"}} {

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -34,6 +35,9 @@ func (o benchOptions) evaluate(ctx context.Context, env *environment, all []eval
 	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("interrupted: the same command goes on from here; what there is so far: %s", reportIn(run.Dir))
+	}
+	if errors.Is(err, evaluation.ErrOtherRun) {
+		return &usageError{fmt.Errorf("--out: %w", err)}
 	}
 	if err != nil {
 		return err

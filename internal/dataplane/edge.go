@@ -116,6 +116,9 @@ func LoadEdge(pins *Pins, c EdgeConfig) (*Edge, error) {
 		return nil, err
 	}
 	e.lists = listsOf(&e.objects, into.Checks)
+	if pins != nil { // commands know the maps if they are adopted
+		e.lists.lock = pins.mapPath("")
+	}
 	e.adopted = adopted["filter"]
 	e.protectsSame = e.adopted && same
 	m := &e.objects.edgeMaps
@@ -454,7 +457,7 @@ func (e *Edge) LoadBeside(spec *ebpf.CollectionSpec) (*ebpf.Collection, error) {
 		"prefixes6": m.Prefixes6, "port_ranges": m.PortRanges, "counters": m.Counters,
 		"filter": m.Filter, "filter_lines": m.FilterLines,
 		"bridge_ports": m.BridgePorts, "route_ports": m.RoutePorts,
-		"deny4": m.Deny4, "deny6": m.Deny6, "allow4": m.Allow4, "allow6": m.Allow6,
+		"deny4": m.Deny4, "deny6": m.Deny6, "allow4": m.Allow4, "allow6": m.Allow6, "deny_marks": m.DenyMarks,
 		"places4": m.Places4, "places6": m.Places6, ".data.sources": e.lists.state, "detectors": m.Detectors,
 		"flow_budgets": m.FlowBudgets, "answer_budgets": m.AnswerBudgets, "budget_key": m.BudgetKey,
 	}

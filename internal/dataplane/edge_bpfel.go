@@ -68,7 +68,7 @@ type edgeAnswerBudget struct {
 type edgeContractVersion uint32
 
 const (
-	edgeContractVersionCONTRACT_VERSION edgeContractVersion = 3
+	edgeContractVersionCONTRACT_VERSION edgeContractVersion = 4
 )
 
 type edgeControlKind uint32
@@ -97,6 +97,20 @@ const (
 	edgeCookieHashHASH_NONE        edgeCookieHash = 0
 	edgeCookieHashHASH_SIPHASH     edgeCookieHash = 1
 	edgeCookieHashHASH_HALFSIPHASH edgeCookieHash = 2
+)
+
+type edgeDenyMark uint32
+
+const (
+	edgeDenyMarkMARK_BLOCK_WORDS edgeDenyMark = 262144
+	edgeDenyMarkMARK_HASH_BITS   edgeDenyMark = 19
+	edgeDenyMarkMARK_HASH_WORDS  edgeDenyMark = 524288
+	edgeDenyMarkMARK_KINDS       edgeDenyMark = 786432
+	edgeDenyMarkMARK_WORDS       edgeDenyMark = 786433
+	edgeDenyMarkMARK_STEP6       edgeDenyMark = 16
+	edgeDenyMarkMARK_KINDS6      edgeDenyMark = 5
+	edgeDenyMarkMARK_HOST4       edgeDenyMark = 5
+	edgeDenyMarkMARK_BLOCK4      edgeDenyMark = 6
 )
 
 type edgeDetectFigures struct {
@@ -564,6 +578,7 @@ const (
 	edgeMapCovered6           = "covered6"
 	edgeMapDeny4              = "deny4"
 	edgeMapDeny6              = "deny6"
+	edgeMapDenyMarks          = "deny_marks"
 	edgeMapDetectors          = "detectors"
 	edgeMapDevices            = "devices"
 	edgeMapEpochSeen          = "epoch_seen"
@@ -699,6 +714,7 @@ type edgeMapSpecs struct {
 	Covered6         *ebpf.MapSpec `ebpf:"covered6"`
 	Deny4            *ebpf.MapSpec `ebpf:"deny4"`
 	Deny6            *ebpf.MapSpec `ebpf:"deny6"`
+	DenyMarks        *ebpf.MapSpec `ebpf:"deny_marks"`
 	Detectors        *ebpf.MapSpec `ebpf:"detectors"`
 	Devices          *ebpf.MapSpec `ebpf:"devices"`
 	EpochSeen        *ebpf.MapSpec `ebpf:"epoch_seen"`
@@ -792,6 +808,7 @@ type edgeMaps struct {
 	Covered6         *ebpf.Map `ebpf:"covered6"`
 	Deny4            *ebpf.Map `ebpf:"deny4"`
 	Deny6            *ebpf.Map `ebpf:"deny6"`
+	DenyMarks        *ebpf.Map `ebpf:"deny_marks"`
 	Detectors        *ebpf.Map `ebpf:"detectors"`
 	Devices          *ebpf.Map `ebpf:"devices"`
 	EpochSeen        *ebpf.Map `ebpf:"epoch_seen"`
@@ -837,6 +854,7 @@ func (m *edgeMaps) Close() error {
 		m.Covered6,
 		m.Deny4,
 		m.Deny6,
+		m.DenyMarks,
 		m.Detectors,
 		m.Devices,
 		m.EpochSeen,

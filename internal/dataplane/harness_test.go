@@ -207,6 +207,11 @@ func agentOf(t testing.TB, e *Edge) edgeAgent {
 
 func loadedEdge(t testing.TB, change ...func(*EdgeConfig)) *Edge {
 	t.Helper()
+	return loadedEdgeAt(t, nil, change...)
+}
+
+func loadedEdgeAt(t testing.TB, pins *Pins, change ...func(*EdgeConfig)) *Edge {
+	t.Helper()
 	needRoot(t)
 	lo := []Interface{{Name: "lo", Index: 1, MTU: 9000}} // frames may be jumbo
 	c := EdgeConfig{
@@ -217,7 +222,7 @@ func loadedEdge(t testing.TB, change ...func(*EdgeConfig)) *Edge {
 		f(&c)
 	}
 	c.Table = compile(t, c.Services)
-	e, err := LoadEdge(nil, c)
+	e, err := LoadEdge(pins, c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,14 +26,19 @@ const (
 // statePin is the variable sources: the BPF file system takes no dots.
 const statePin = "sources"
 
+// marksPin is the map that says where nothing is denied.
+const marksPin = "deny_marks"
+
 // listGroup is what has been said at run time; it outlives a daemon.
-var listGroup = []string{"deny4", "deny6", "allow4", "allow6"}
+var listGroup = []string{"deny4", "deny6", "allow4", "allow6", marksPin}
 
 // Lists are an edge's lists of sources, in the kernel: a daemon's or, by their
 // pins, a command's.
 type Lists struct {
 	tries map[List][2]*ebpf.Map // IPv4, IPv6
+	marks *ebpf.Map             // where the deny list may have something
 	state *ebpf.Map
+	swept uint32   // version of the lists of which every mark is known to be needed
 	lock  string   // directory whose lock keeps writers apart; none: nobody else knows the maps
 	held  *os.File // that lock, of a command; none: it is taken for each write
 }
@@ -48,7 +53,7 @@ type Listed struct {
 func listsOf(o *edgeObjects, state *ebpf.Map) *Lists {
 	return &Lists{
 		tries: map[List][2]*ebpf.Map{Deny: {o.Deny4, o.Deny6}, Allow: {o.Allow4, o.Allow6}},
-		state: state,
+		marks: o.DenyMarks, state: state,
 	}
 }
 
@@ -92,6 +97,9 @@ func (l *Lists) open(pins *Pins) error {
 		}
 	}
 	var err error
+	if l.marks, err = open(marksPin); err != nil {
+		return err
+	}
 	if l.state, err = open(statePin); err != nil {
 		return err
 	}
@@ -125,6 +133,7 @@ func (l *Lists) Close() {
 			m.Close()
 		}
 	}
+	l.marks.Close()
 	l.state.Close()
 	if l.held != nil {
 		l.held.Close()
@@ -140,7 +149,7 @@ func (l *Lists) pin(pins *Pins) error {
 		return err
 	}
 	defer release()
-	all := map[string]*ebpf.Map{statePin: l.state}
+	all := map[string]*ebpf.Map{marksPin: l.marks, statePin: l.state}
 	for list, pair := range l.tries {
 		all[string(list)+"4"], all[string(list)+"6"] = pair[0], pair[1]
 	}
@@ -233,21 +242,36 @@ func (l *Lists) Sweep() (removed int, err error) {
 		return 0, err
 	}
 	for _, list := range []List{Deny, Allow} {
-		var gone []netip.Prefix
-		if err := l.walk(list, func(p netip.Prefix, v edgeListed) {
-			if v.expired(now) {
-				gone = append(gone, p)
-			}
-		}); err != nil {
-			return removed, err
-		}
-		n, err := l.removeExpired(list, gone, now)
+		n, err := l.sweep(list, now)
 		removed += n
 		if err != nil {
 			return removed, err
 		}
 	}
 	return removed, nil
+}
+
+func (l *Lists) sweep(list List, now uint64) (removed int, err error) {
+	var gone []netip.Prefix
+	needed, err := l.marksToFind()
+	if err != nil {
+		return 0, err
+	}
+	if err := l.walk(list, func(p netip.Prefix, v edgeListed) {
+		if v.expired(now) {
+			gone = append(gone, p)
+		} else if list == Deny {
+			needed.add(p)
+		}
+	}); err != nil {
+		return 0, err
+	}
+	if list == Deny {
+		if err := l.keepMarks(needed); err != nil {
+			return 0, err
+		}
+	}
+	return l.removeExpired(list, gone, now)
 }
 
 // removeExpired removes what has not been put on the list anew since it was read.
@@ -303,6 +327,11 @@ func (l *Lists) exactly(list List, prefix netip.Prefix) (v edgeListed, ok bool, 
 // configure makes the list have what the configuration says, beside what
 // commands have added.
 func (l *Lists) configure(list List, wanted []netip.Prefix) error {
+	release, err := l.exclusive()
+	if err != nil {
+		return err
+	}
+	defer release()
 	keep := make(map[netip.Prefix]bool, len(wanted))
 	for _, p := range wanted {
 		keep[p] = true
@@ -383,6 +412,11 @@ const listBatch = 4096
 
 // put writes prefixes, in batches of each family.
 func (l *Lists) put(list List, prefixes []netip.Prefix, until uint64, origin edgeListedOrigin) error {
+	if list == Deny {
+		if err := l.mark(prefixes); err != nil {
+			return err
+		}
+	}
 	var four []edgePrefix4
 	var six []edgePrefix6
 	for _, p := range prefixes {

@@ -45,7 +45,7 @@ func TestPinsOfAnotherVersionAreLeftAlone(t *testing.T) {
 		maps  []string
 		open  func(root string) error
 	}{
-		{EdgeAgent, []string{"deny4", "deny6", "allow4", "allow6", statePin}, func(root string) error {
+		{EdgeAgent, []string{"deny4", "deny6", "allow4", "allow6", marksPin, statePin}, func(root string) error {
 			l, err := OpenLists(root)
 			if err == nil {
 				l.Close()

@@ -1,40 +1,15 @@
 package evaluation
 
 import (
-	"cmp"
-	_ "embed"
-	"encoding/json"
-	"fmt"
-	"html"
 	"maps"
 	"math"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
-)
 
-// browser finds a Chromium, which scripts/deps installs. SCREENSHOTS=DIR has this
-// file's test leave there what it has looked at.
-func browser(t *testing.T) string {
-	t.Helper()
-	names := []string{"chromium", "chromium-headless-shell", "chromium-browser", "google-chrome"}
-	for _, name := range names {
-		if path, err := exec.LookPath(name); err == nil {
-			return path
-		}
-	}
-	if os.Getenv("CI") == "true" {
-		t.Fatalf("missing: one of %q", names)
-	}
-	t.Skipf("missing: one of %q", names)
-	return ""
-}
+	"smartcookie/test/browser"
+)
 
 // spreadOf are rounds around a figure.
 func spreadOf(median float64) []float64 {
@@ -79,10 +54,14 @@ func ratesOutcome() Outcome {
 	}
 	again := Panel{ID: "e1-few", Title: "Nothing, and one round", Kind: Bars, X: Axis{Label: "what"}, Y: Axis{Label: "%"}}
 	again.Series = slices.Concat(Bar("nothing", false, []float64{0}, nil), Bar("less than nothing", true, []float64{-3, -2, -2.5}, nil), Bar("something", false, []float64{12}, nil))
+	far := Panel{ID: "e1-far", Title: "Far from each other", Kind: Bars, X: Axis{Label: "what"}, Y: Axis{Label: "years", Log: true}}
+	for _, years := range []float64{5e-7, 0.02, 3e20} {
+		far.Series = append(far.Series, Bar("so many", true, []float64{years}, nil)...)
+	}
 	return Outcome{
 		ID: "E1", Title: "How many SYNs a second", Reproduces: "SmartCookie figure 5 and artifact E1, EuroP4 figure 3", Question: "How many SYNs does a defence answer on one core without losing any, and what does one cost?",
 		Planned: 120, Measured: 112, Notes: []string{"All ran in network namespaces on one core of this machine.", "A name_that_has_no_place_to_break_" + strings.Repeat("at_all_", 12)},
-		Panels: []Panel{rate, cost, again}, Absent: []Absence{{"nft SYNPROXY", "nft is not installed: scripts/deps installs it"}},
+		Panels: []Panel{rate, cost, again, far}, Absent: []Absence{{"nft SYNPROXY", "nft is not installed: scripts/deps installs it"}},
 		Failures: []Failure{{"AES cookie, SYN of 54 bytes, round 2", "4711 of 10000 SYNs were answered: the round says nothing"}},
 	}
 }
@@ -122,172 +101,17 @@ func filtersOutcome() Outcome {
 	}
 }
 
-//go:embed testdata/measure.js
-var measureScript string
-
-// seenPage is what the script of testdata has seen.
-type seenPage struct {
-	Width, ScrollWidth, Height float64
-	Dark                       bool
-	Loaded                     []string // from elsewhere
-	Figures                    []struct {
-		ID            string
-		Plots         int // visible ones
-		Width, Height float64
-		Texts         int
-	}
-	Small    []string // texts of less than 10 pixels
-	Beyond   []string // what reaches out of the page, or of its plot
-	Overlaps []string
-	Colours  map[string]string
-}
-
-// framed is a page that shows the report as wide as asked for: windows have a least
-// width, frames have none.
-const framed = `<!doctype html><meta charset="utf-8"><style>:root { color-scheme: light dark } body { margin: 0 } iframe { border: 0; display: block }</style>
-<iframe src="report.html" width="%d" height="%d"></iframe><pre id="seen"></pre>
-<script>addEventListener("message", e => { document.getElementById("seen").textContent = e.data })</script>`
-
-// look opens the report in a browser.
-func lookAt(t *testing.T, report []byte, width int, dark bool) seenPage {
-	t.Helper()
-	dir := t.TempDir()
-	page := strings.Replace(string(report), "</body>", "<script>"+measureScript+"</script></body>", 1)
-	write(t, filepath.Join(dir, "report.html"), page)
-	frame := filepath.Join(dir, "frame.html")
-	write(t, frame, fmt.Sprintf(framed, width, 2000))
-	out := chromium(t, dark, width, 2000, "--virtual-time-budget=10000", "--dump-dom", "file://"+frame)
-	found := regexp.MustCompile(`(?s)<pre id="seen">(.*?)</pre>`).FindStringSubmatch(out)
-	if found == nil || found[1] == "" {
-		t.Fatalf("the page has told nothing: %s", out)
-	}
-	var seen seenPage
-	if err := json.Unmarshal([]byte(html.UnescapeString(found[1])), &seen); err != nil {
-		t.Fatal(err)
-	}
-	if keep := os.Getenv("SCREENSHOTS"); keep != "" {
-		write(t, filepath.Join(dir, "report.html"), string(report)) // as people see it
-		write(t, frame, fmt.Sprintf(framed, width, int(seen.Height)))
-		name := filepath.Join(keep, fmt.Sprintf("%d-%s.png", width, map[bool]string{false: "light", true: "dark"}[dark]))
-		chromium(t, dark, width, int(seen.Height), "--screenshot="+name, "file://"+frame)
-	}
-	return seen
-}
-
-func write(t *testing.T, name, text string) {
-	t.Helper()
-	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func chromium(t *testing.T, dark bool, width, height int, args ...string) string {
-	t.Helper()
-	scheme := map[bool]string{false: "1", true: "0"}[dark]
-	fixed := []string{
-		"--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--user-data-dir=" + t.TempDir(),
-		"--blink-settings=preferredColorScheme=" + scheme, fmt.Sprintf("--window-size=%d,%d", max(width, 500), height),
-	}
-	command := exec.CommandContext(t.Context(), browser(t), append(fixed, args...)...)
-	var complaint strings.Builder
-	command.Stderr = &complaint
-	out, err := command.Output()
-	if err != nil {
-		t.Fatalf("%v: %s", err, complaint.String())
-	}
-	return string(out)
-}
-
 func TestReportIsReadableInABrowser(t *testing.T) {
-	browser(t)
 	results := everyKind()
 	report, err := results.html()
 	if err != nil {
 		t.Fatal(err)
 	}
-	schemes := make(map[bool]map[string]string)
-	for _, width := range []int{1280, 390} {
-		for _, dark := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%d, dark %t", width, dark), func(t *testing.T) {
-				seen := lookAt(t, report, width, dark)
-				seen.check(t, results, width, dark)
-				schemes[dark] = seen.Colours
-			})
-		}
-	}
-	for name, light := range schemes[false] {
-		if schemes[true][name] == light {
-			t.Errorf("%s is %s in light and in dark", name, light)
-		}
-	}
-}
-
-func (seen seenPage) check(t *testing.T, results Results, width int, dark bool) {
-	t.Helper()
-	if seen.Width != float64(width) || seen.ScrollWidth > seen.Width || seen.Dark != dark {
-		t.Errorf("the page is %v wide, its content %v, dark %t", seen.Width, seen.ScrollWidth, seen.Dark)
-	}
-	var want, got []string
+	var figures []string
 	for _, o := range results.Experiments {
 		for _, p := range o.Panels {
-			want = append(want, p.ID)
+			figures = append(figures, p.ID)
 		}
 	}
-	for _, f := range seen.Figures {
-		got = append(got, f.ID)
-		if f.Plots != 1 || f.Width < 0.8*min(float64(width), 800) || f.Height < 60 || f.Texts < 3 {
-			t.Errorf("%+v", f)
-		}
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("figures %v, want %v", got, want)
-	}
-	for what, found := range map[string][]string{
-		"from elsewhere": seen.Loaded, "small": seen.Small, "beyond its place": seen.Beyond, "over each other": seen.Overlaps,
-	} {
-		if len(found) > 0 {
-			t.Errorf("%s: %q", what, found)
-		}
-	}
-	seen.checkContrast(t)
-}
-
-// checkContrast wants what WCAG 2.1 does: 4.5 for text, 3 for what is drawn.
-func (seen seenPage) checkContrast(t *testing.T) {
-	t.Helper()
-	if len(seen.Colours) != 13 {
-		t.Errorf("colours %v", seen.Colours)
-	}
-	for name, colour := range seen.Colours {
-		least := 3.0
-		switch name {
-		case "--paper":
-			continue
-		case "--ink", "--soft":
-			least = 4.5
-		}
-		if ratio := contrast(luminance(colour), luminance(seen.Colours["--paper"])); !(ratio >= least) {
-			t.Errorf("%s, %s: contrast %.2f, want %v", name, colour, ratio, least)
-		}
-	}
-}
-
-func contrast(a, b float64) float64 { return (max(a, b) + 0.05) / (min(a, b) + 0.05) }
-
-// luminance is that of #rrggbb, by WCAG 2.1.
-func luminance(colour string) (total float64) {
-	bits, err := strconv.ParseUint(strings.TrimPrefix(colour, "#"), 16, 24)
-	if err != nil {
-		return math.NaN()
-	}
-	for i, weight := range []float64{0.2126, 0.7152, 0.0722} {
-		c := float64(bits>>(16-8*i)&0xff) / 255
-		if c <= 0.04045 {
-			c /= 12.92
-		} else {
-			c = math.Pow((c+0.055)/1.055, 2.4)
-		}
-		total += weight * c
-	}
-	return cmp.Or(total, 0)
+	browser.CheckAll(t, "every-kind", report, figures)
 }

@@ -46,14 +46,46 @@ func (l *Lab) lay(b *badWire) error {
 	if l.options.Standing {
 		return l.startWire(b)
 	}
-	if err := l.wires.Do(func() (err error) {
-		*b.wire, err = badwire.Open(first, second, b.Faults)
-		return err
+	return l.open(b, nil)
+}
+
+// open lets the wire's faults be; without CPUs it may use any.
+func (l *Lab) open(b *badWire, cpus []int) error {
+	first, second := b.ports()
+	if err := l.wires.Do(func() error {
+		return onCPUs(cpus, func() (err error) {
+			*b.wire, err = badwire.Open(first, second, b.Faults)
+			return err
+		})
 	}); err != nil {
 		return fmt.Errorf("make a bad wire: %w", err)
 	}
 	l.onClose((*b.wire).Close)
 	return nil
+}
+
+// Rewire changes the faults of the client's wire, in a lab that has one and does
+// not stand. Without any, the kernel joins its ports, and Wire is nil: it takes
+// some microseconds more than no wire. With some, it stays out of the generator's
+// way, and that out of its.
+func (l *Lab) Rewire(faults badwire.Faults) error {
+	b, _ := l.badWires()
+	if b == nil || l.options.Standing {
+		return errors.New("this lab has no wire of its own to change")
+	}
+	if l.Wire != nil {
+		if err := l.Wire.Close(); err != nil {
+			return fmt.Errorf("end a bad wire: %w", err)
+		}
+		l.Wire = nil
+	} else if err := l.wires.unbridge(); err != nil {
+		return err
+	}
+	if b.Faults = faults; faults.Bad() {
+		return l.open(b, l.cpus.others)
+	}
+	first, second := b.ports()
+	return l.wires.bridge(first, second)
 }
 
 // wireCounts returns what the lab's bad wires have done, from the outside first.

@@ -157,3 +157,34 @@ func gauge(listener *net.UDPConn, begin time.Time, delay time.Duration) (off []t
 		off = append(off, time.Since(begin)-time.Duration(binary.BigEndian.Uint64(room))-delay)
 	}
 }
+
+// A wire can become a good one, and a bad one again.
+func TestWireIsChanged(t *testing.T) {
+	const delay = 10 * time.Millisecond
+	lab := newLab(t, Options{Wire: &badwire.Faults{Delay: delay}})
+	if _, err := lab.StartServer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lab.Defend(t.Context(), "kernel"); err != nil {
+		t.Fatal(err)
+	}
+	for i, faults := range []badwire.Faults{{Delay: delay}, {}, {}, {Delay: 2 * delay}} {
+		if i > 0 {
+			if err := lab.Rewire(faults); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if (lab.Wire != nil) != faults.Bad() {
+			t.Errorf("%+v: the wire is %v", faults, lab.Wire)
+		}
+		// A handshake and an answer take two round trips.
+		least := float64((4 * faults.Delay).Milliseconds())
+		report := load(t, lab, LoadOptions{URL: lab.URL(false), Rate: 50, Duration: 300 * time.Millisecond, Timeout: 20 * time.Second})
+		if report.OK == 0 || report.OK != report.Requests || report.P50 < least {
+			t.Errorf("%+v: %+v", faults, report)
+		}
+	}
+	if err := newLab(t, Options{}).Rewire(badwire.Faults{}); err == nil {
+		t.Error("a lab without a wire has one that can be changed")
+	}
+}

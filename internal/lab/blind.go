@@ -10,6 +10,8 @@ type Blind struct {
 	Admits, Setup string
 	// Chance is that of one guess.
 	Chance float64
+	// BesideSYNs: cookies are only looked at beside a flood of SYNs.
+	BesideSYNs bool
 }
 
 const (
@@ -26,6 +28,9 @@ const (
 	// equalNumbers is how auth-full is met by chance; who knows how it works needs
 	// no chance (docs/strategies.md).
 	equalNumbers = 1.0 / (1 << 32)
+	// kernelCookie is the chance against the kernel's cookie: two minutes of 256, and
+	// four values of the 24 bits that have the MSS.
+	kernelCookie = 2.0 / (1 << 8) * 4 / (1 << 24)
 )
 
 // Blinds has an attacker for each defence at which one can guess. A server asks as
@@ -34,6 +39,7 @@ const (
 var Blinds = []Blind{
 	{Defence: "split", Kind: ACK, Admits: "pass_cookie", Setup: "setup", Chance: EdgeMACs * OneMAC},
 	{Defence: "host", Kind: ACK, Admits: "pass_cookie", Setup: "setup", Chance: EdgeMACs * OneMAC},
+	{Defence: "host-kernel", Kind: ACK, Admits: "pass_kernel_cookie", Chance: kernelCookie, BesideSYNs: true},
 	{Defence: "proxy", Kind: ACK, Admits: "pass_cookie", Chance: proxyNumbers * EdgeMACs * OneMAC},
 	{Defence: "auth-cookie", Kind: ACK, Admits: "answer_reset", Chance: EdgeMACs * OneMAC},
 	{Defence: "auth-full", Kind: ACK, Admits: "answer_reset", Chance: equalNumbers},

@@ -41,6 +41,17 @@ func TestClientsOfACrowdComeInBatches(t *testing.T) {
 	}
 }
 
+// Else a late tick has clients come whom the next load, which skips this one's, takes
+// for new.
+func TestNoMoreRequestsAreDueThanThereAre(t *testing.T) {
+	options := LoadOptions{Rate: 100, Duration: 500 * time.Millisecond}
+	for at, want := range map[time.Duration]int{100 * time.Millisecond: 10, 500 * time.Millisecond: 50, time.Second: 50} {
+		if got := options.wanted(nil, 0, at); got != want {
+			t.Errorf("after %s: %d, want %d", at, got, want)
+		}
+	}
+}
+
 func TestPercentilesNeedRequestsToTellThem(t *testing.T) {
 	var c contactRecord
 	for ms := range 1_000 {

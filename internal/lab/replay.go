@@ -61,7 +61,7 @@ func (o *LoadOptions) replayed() (traffic.Schedule, error) {
 // have.
 func (o *LoadOptions) wanted(flows traffic.Schedule, issued int, at time.Duration) int {
 	if flows == nil {
-		return int(at.Seconds() * float64(o.Rate))
+		return int(min(at, o.Duration).Seconds() * float64(o.Rate)) // what comes late, with the end, is no more
 	}
 	later := slices.IndexFunc(flows[issued:], func(f traffic.Flow) bool { return f.Start > at })
 	if later < 0 {

@@ -200,13 +200,16 @@ func (l *Lab) JoinEdge() error {
 }
 
 // PartEdge undoes JoinEdge.
-func (l *Lab) PartEdge() error {
-	bridge, err := l.Edge.link.LinkByName(bridgePort)
+func (l *Lab) PartEdge() error { return l.Edge.unbridge() }
+
+// unbridge removes the namespace's bridge, if there is one.
+func (n *Namespace) unbridge() error {
+	bridge, err := n.link.LinkByName(bridgePort)
 	if err != nil {
 		return nil // not joined
 	}
-	if err := l.Edge.link.LinkDel(bridge); err != nil {
-		return fmt.Errorf("remove the bridge in %s: %w", l.Edge.Name, err)
+	if err := n.link.LinkDel(bridge); err != nil {
+		return fmt.Errorf("remove the bridge in %s: %w", n.Name, err)
 	}
 	return nil
 }

@@ -33,6 +33,14 @@ func TestScheduleHasTheRateAndMeanOfItsDistribution(t *testing.T) {
 	if !slices.IsSortedFunc(schedule, func(a, b Flow) int { return int(a.Start - b.Start) }) || schedule[len(schedule)-1].Start >= 100*time.Second {
 		t.Error("not in order, or too long")
 	}
+	// Of independent arrivals the gaps' deviation is their mean.
+	squares, mean := 0.0, 100.0/float64(len(schedule))
+	for i, f := range schedule[1:] {
+		squares += math.Pow((f.Start-schedule[i].Start).Seconds()-mean, 2)
+	}
+	if deviation := math.Sqrt(squares / float64(len(schedule))); math.Abs(deviation/mean-1) > 0.02 {
+		t.Errorf("gaps deviate by %v times their mean", deviation/mean)
+	}
 	again, err := source.Schedule(Want{Rate: 2000, Duration: 100 * time.Second, Seed: 1})
 	if err != nil || !slices.Equal(schedule, again) {
 		t.Error("the same seed makes another schedule")

@@ -79,7 +79,7 @@ func (s *synthetic) flow(client, server netip.AddrPort, f Flow, isn uint32) {
 func small() (*synthetic, Schedule) {
 	var s synthetic
 	var flows Schedule
-	server4, server6 := netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddrPort("[2001:db8::1]:80")
+	server4, server6 := netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddrPort("[2001:db8:2::1]:80") // one is less than its clients, one more
 	for i := range 12 {
 		f := Flow{time.Duration(i) * 25 * time.Millisecond, int64(100 << (i % 8))}
 		client, server := netip.AddrPortFrom(netip.MustParseAddr("198.51.100.1"), uint16(40000+i%6)), server4 // ports are used again
