@@ -90,15 +90,17 @@ struct gate_frame {
 
 const volatile u32 gate_inside;       /* the port to the server */
 const volatile u8 gate_addresses[12]; /* the server's and that port's */
-const volatile bool gate_open;        /* to every packet: there is no filter */
 
-u64 gate_passed; /* of one port, hence on one CPU at a time */
+volatile bool gate_open; /* to every packet: there is no filter */
 
-INLINE struct gate_frame *gate_tcp4(struct xdp_md *ctx)
+u64 gate_passed; /* of one port's packets, hence of one CPU at a time */
+u64 gate_answered;
+
+INLINE struct gate_frame *gate_tcp4(void *data, void *end)
 {
-	struct gate_frame *f = (void *)(long)ctx->data;
+	struct gate_frame *f = data;
 
-	if ((void *)(f + 1) > (void *)(long)ctx->data_end)
+	if ((void *)(f + 1) > end)
 		return NULL;
 	return f->type_be == BE16(0x0800) && f->version_ihl == 0x45 && f->protocol == 6 ? f : NULL;
 }
@@ -106,7 +108,7 @@ INLINE struct gate_frame *gate_tcp4(struct xdp_md *ctx)
 /* The flood's packets are IPv4 without options: a bench needs no more. */
 SEC("xdp") int gate(struct xdp_md *ctx)
 {
-	struct gate_frame *p = gate_tcp4(ctx);
+	struct gate_frame *p = gate_tcp4((void *)(long)ctx->data, (void *)(long)ctx->data_end);
 
 	if (!p)
 		return XDP_DROP;
@@ -125,12 +127,20 @@ SEC("xdp") int gate(struct xdp_md *ctx)
 
 const volatile u32 gate_sources_be, gate_mask_be; /* of the flood */
 
-/* What the server says to the flood goes no further: the way back is not its. */
-SEC("xdp.frags") int gate_back(struct xdp_md *ctx)
-{
-	const struct gate_frame *p = gate_tcp4(ctx);
+enum { GATE_NEXT = -1, GATE_DROP = 2 }; /* TCX_NEXT, TCX_DROP */
 
-	return p && (p->to_be & gate_mask_be) == gate_sources_be ? XDP_DROP : XDP_PASS;
+/*
+ * At the server's way out: what it says to the flood is made, and goes no further.
+ * The way back would be paid by the server, as it has no device that takes it.
+ */
+SEC("tc") int gate_back(struct __sk_buff *skb)
+{
+	struct gate_frame *p = gate_tcp4((void *)(long)skb->data, (void *)(long)skb->data_end);
+
+	if (!p || (p->to_be & gate_mask_be) != gate_sources_be)
+		return GATE_NEXT;
+	__sync_fetch_and_add(&gate_answered, 1);
+	return GATE_DROP;
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -10,6 +10,7 @@ import (
 func Experiments(benign traffic.Source) []evaluation.Experiment {
 	return []evaluation.Experiment{
 		Latency(),
+		ServerCPU(benign),
 		Filters(),
 		Forgery(),
 	}

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"slices"
 
 	"smartcookie/internal/evaluation"
 	"smartcookie/internal/filter"
@@ -24,10 +25,15 @@ func (x *filterSweep) panels(t evaluation.Taken) []evaluation.Panel {
 	}
 	for i := range panels[1:] {
 		p := &panels[i+1]
-		p.Kind = evaluation.Lines
+		p.Kind, p.Better = evaluation.Lines, evaluation.Lower
 		p.Note += " Where none of the strangers was let in, what is drawn is an upper bound (95% sure: three in all that were asked), in a series of its own: it is not 0."
 	}
-	return panels
+	return inhabited(panels)
+}
+
+// inhabited are the panels that have something to show.
+func inhabited(panels []evaluation.Panel) []evaluation.Panel {
+	return slices.DeleteFunc(panels, func(p evaluation.Panel) bool { return len(p.Series) == 0 })
 }
 
 // counted are a subject's positives and probes of each round.
@@ -96,7 +102,7 @@ func (x *filterSweep) lines(t evaluation.Taken, loads []load, at func(load) floa
 // atThePapersLoad has its one figure, and ours.
 func (x *filterSweep) atThePapersLoad(t evaluation.Taken) evaluation.Panel {
 	p := evaluation.Panel{
-		ID: "e4-load", Title: fmt.Sprintf("With the paper's %d flows", filter.PaperFlows), Kind: evaluation.Bars,
+		ID: "e4-load", Title: fmt.Sprintf("With the paper's %d flows", filter.PaperFlows), Kind: evaluation.Bars, Better: evaluation.Lower,
 		X: evaluation.Axis{Label: "filter"}, Y: evaluation.Axis{Label: "false positives, %"},
 		Note: "Ours, in its own memory, is made for less than 0.01%. It is as much at its worst, with two generations full of different flows.",
 	}

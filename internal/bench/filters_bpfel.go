@@ -123,6 +123,7 @@ const (
 	filtersVarFirst         = "first"
 	filtersVarFound         = "found"
 	filtersVarGateAddresses = "gate_addresses"
+	filtersVarGateAnswered  = "gate_answered"
 	filtersVarGateInside    = "gate_inside"
 	filtersVarGateMaskBe    = "gate_mask_be"
 	filtersVarGateOpen      = "gate_open"
@@ -208,6 +209,7 @@ type filtersVariableSpecs struct {
 	First         *ebpf.VariableSpec `ebpf:"first"`
 	Found         *ebpf.VariableSpec `ebpf:"found"`
 	GateAddresses *ebpf.VariableSpec `ebpf:"gate_addresses"`
+	GateAnswered  *ebpf.VariableSpec `ebpf:"gate_answered"`
 	GateInside    *ebpf.VariableSpec `ebpf:"gate_inside"`
 	GateMaskBe    *ebpf.VariableSpec `ebpf:"gate_mask_be"`
 	GateOpen      *ebpf.VariableSpec `ebpf:"gate_open"`
@@ -276,6 +278,7 @@ type filtersVariables struct {
 	First         *ebpf.Variable `ebpf:"first"`
 	Found         *ebpf.Variable `ebpf:"found"`
 	GateAddresses *ebpf.Variable `ebpf:"gate_addresses"`
+	GateAnswered  *ebpf.Variable `ebpf:"gate_answered"`
 	GateInside    *ebpf.Variable `ebpf:"gate_inside"`
 	GateMaskBe    *ebpf.Variable `ebpf:"gate_mask_be"`
 	GateOpen      *ebpf.Variable `ebpf:"gate_open"`

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+
 	"smartcookie/internal/cookie"
 	"smartcookie/internal/filter"
 	"smartcookie/test/wire"
@@ -234,5 +236,64 @@ func TestKernelsTimerSweepsEveryBitOfEveryLine(t *testing.T) {
 		if b != 0 {
 			t.Fatalf("byte %d of line %d is %#x after two generations", i%lineBytes, i/lineBytes, b)
 		}
+	}
+}
+
+func TestFilterIsFilledInBothGenerations(t *testing.T) {
+	e := newEdge(t)
+	root, pins := ownPins(t, EdgeAgent)
+	for name, m := range map[string]*ebpf.Map{"filter": e.Filter, "filter_lines": e.FilterLines} {
+		if err := pins.pinMap(name, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	twin := newFilterTwin(e)
+	twin.After(70) // in the middle of a sweep
+	e.writePosition(twin)
+	const each = 1000
+	err := FillFilter(root, func(generation int, add func(cookie.Flow)) {
+		for i := range uint64(each) {
+			add(numberedFlow(uint64(generation)*each+i, i%2 == 0))
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint64(2 * each) {
+		if flow := numberedFlow(i, i%2 == 0); !e.knows(flow) {
+			t.Fatalf("%v is not in the filter", flow)
+		}
+	}
+	// One generation is forgotten with one sweep, and the other one is not.
+	e.forgetOlder(twin)
+	left := 0
+	for i := range uint64(2 * each) {
+		if e.knows(numberedFlow(i, i%2 == 0)) {
+			left++
+		}
+	}
+	if left < each || left > each+each/100 {
+		t.Errorf("%d of %d flows are left after a generation", left, 2*each)
+	}
+}
+
+// forgetOlder empties, as a whole sweep does, what is not current of each line.
+func (e edgeAgent) forgetOlder(f *filter.Blocked) {
+	e.t.Helper()
+	lines := e.lines()
+	for i := range f.Lines {
+		round := f.Position >> 32
+		if uint64(i) < f.Position&math.MaxUint32 {
+			round++
+		}
+		older := lines[i*lineBytes+int((round+1)&1)*lineBytes/2:]
+		clear(older[:lineBytes/2])
+	}
+	memory, err := e.FilterLines.Memory()
+	if err == nil {
+		_, err = memory.WriteAt(lines, 0)
+	}
+	if err != nil {
+		e.t.Fatal(err)
 	}
 }

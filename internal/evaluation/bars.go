@@ -7,7 +7,7 @@ import "math"
 // shownBar is one, with places in percent of its track.
 type shownBar struct {
 	Name, Value  string
-	Ours, Spread bool // a spread is shown if there are rounds, or an interval
+	Ours, Spread bool // a spread is shown if there is one, or an interval
 	From, Width  float64
 	Least, Most  float64
 	Rounds       string

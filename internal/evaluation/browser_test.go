@@ -54,10 +54,14 @@ func ratesOutcome() Outcome {
 	}
 	again := Panel{ID: "e1-few", Title: "Nothing, and one round", Kind: Bars, X: Axis{Label: "what"}, Y: Axis{Label: "%"}}
 	again.Series = slices.Concat(Bar("nothing", false, []float64{0}, nil), Bar("less than nothing", true, []float64{-3, -2, -2.5}, nil), Bar("something", false, []float64{12}, nil))
+	far := Panel{ID: "e1-far", Title: "Far from each other", Kind: Bars, X: Axis{Label: "what"}, Y: Axis{Label: "years", Log: true}}
+	for _, years := range []float64{5e-7, 0.02, 3e20} {
+		far.Series = append(far.Series, Bar("so many", true, []float64{years}, nil)...)
+	}
 	return Outcome{
 		ID: "E1", Title: "How many SYNs a second", Reproduces: "SmartCookie figure 5 and artifact E1, EuroP4 figure 3", Question: "How many SYNs does a defence answer on one core without losing any, and what does one cost?",
 		Planned: 120, Measured: 112, Notes: []string{"All ran in network namespaces on one core of this machine.", "A name_that_has_no_place_to_break_" + strings.Repeat("at_all_", 12)},
-		Panels: []Panel{rate, cost, again}, Absent: []Absence{{"nft SYNPROXY", "nft is not installed: scripts/deps installs it"}},
+		Panels: []Panel{rate, cost, again, far}, Absent: []Absence{{"nft SYNPROXY", "nft is not installed: scripts/deps installs it"}},
 		Failures: []Failure{{"AES cookie, SYN of 54 bytes, round 2", "4711 of 10000 SYNs were answered: the round says nothing"}},
 	}
 }

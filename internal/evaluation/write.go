@@ -33,11 +33,19 @@ func (r Results) write(dir string) error {
 		return err
 	}
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+		if err := replace(filepath.Join(dir, name), text); err != nil {
 			return fmt.Errorf("write the results: %w", err)
 		}
 	}
 	return nil
+}
+
+// replace writes a file anew, whole or not at all.
+func replace(name string, text []byte) error {
+	if err := os.WriteFile(name+".new", text, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(name+".new", name)
 }
 
 // csv has a row for each figure.
@@ -201,7 +209,7 @@ func (p Panel) xs() []float64 {
 func (s Series) at(x float64) string {
 	for _, point := range s.Points {
 		if point.X == x {
-			if len(point.Rounds) < 2 {
+			if point.Min == point.Max {
 				return Short(point.Median)
 			}
 			return fmt.Sprintf("%s (%s – %s)", Short(point.Median), Short(point.Min), Short(point.Max))

@@ -9,17 +9,18 @@ import (
 
 // What a line of the kernel's filter has, see filter_layout in the contract.
 const (
-	generations = 2
+	// Generations are in each line.
+	Generations = 2
 	words       = 4 // of 64 bits, for each generation
 	flowBits    = 2 * words
 	half        = 32 // bits of which a flow has one
 	// LineBytes is the size of a line.
-	LineBytes = generations * words * 8
+	LineBytes = Generations * words * 8
 )
 
 // Line is a block of the filter in both generations.
 type Line struct {
-	Word [generations][words]uint64
+	Word [Generations][words]uint64
 }
 
 // Blocked does what filter.h does in the kernel.

@@ -335,12 +335,19 @@ func (l *Lab) edgeConfig(edge EdgeHost, keys string) string {
 	if l.options.Topology == Bridge {
 		forward = "bridge"
 	}
-	text := fmt.Sprintf("keys: %s\noutside: [%s]\ninside: [%s]\nforward: %s\nlearn: 0s\n%s    mode: always\n",
-		keys, strings.Join(edge.Outside, ", "), edge.Inside, forward, l.service())
+	text := fmt.Sprintf("keys: %s\noutside: [%s]\ninside: [%s]\nforward: %s\nlearn: 0s\n%s%s    mode: always\n",
+		keys, strings.Join(edge.Outside, ", "), edge.Inside, forward, l.flows(), l.service())
 	if l.mode() == policy.Always.String() {
 		return text
 	}
 	return strings.Replace(text, "    mode: always\n", l.detect(), 1)
+}
+
+func (l *Lab) flows() string {
+	if l.options.Flows == 0 {
+		return ""
+	}
+	return fmt.Sprintf("flows: %d\n", l.options.Flows)
 }
 
 // ServerConfig returns the configuration of the lab's server agent.

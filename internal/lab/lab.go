@@ -71,6 +71,8 @@ type Options struct {
 	Setup string
 	// Mode is when the service is defended: always if empty.
 	Mode string
+	// Flows is what the edge's filter is made for; 0: as configured by default.
+	Flows int
 	// Executable is the smartcookie program for agents, HTTP server and load;
 	// this process's own if empty.
 	Executable string
