@@ -12,6 +12,8 @@ func Experiments(benign traffic.Source) []evaluation.Experiment {
 		Latency(),
 		ServerCPU(benign),
 		Filters(),
+		Requests(),
+		Linux(),
 		Forgery(),
 	}
 }
