@@ -6,10 +6,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 
-	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 )
 
 // A network card interrupts at most so often, in nanoseconds, and its host then
@@ -65,24 +64,40 @@ func (n *Namespace) moderate(port string, nanoseconds int) error {
 	return nil
 }
 
-// setDevice writes what /sys has of a port, from a thread that sees the
-// namespace's.
+// setDevice writes what /sys has of a port. A /sys of our own, which is nowhere to
+// be seen, shows the devices of the namespace in which it is made; so the thread
+// need not have one, and goes back to what it was: with a thread would die the
+// children that it has started.
 func (n *Namespace) setDevice(port string, s setting) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
-		done <- func() error {
-			if err := netns.Set(n.handle); err != nil {
-				return fmt.Errorf("enter namespace %s: %w", n.Name, err)
-			}
-			if err := ownSys(); err != nil {
-				return err
-			}
-			if err := os.WriteFile(filepath.Join("/sys/class/net", port, s.name), []byte(s.value), 0); err != nil {
-				return fmt.Errorf("set %s of %s in %s: %w", s.name, port, n.Name, err)
-			}
-			return nil
-		}()
-	}()
-	return <-done
+	return n.Do(func() error {
+		if err := writeSys(filepath.Join("class/net", port, s.name), s.value); err != nil {
+			return fmt.Errorf("set %s of %s in %s: %w", s.name, port, n.Name, err)
+		}
+		return nil
+	})
+}
+
+// writeSys writes a file of the thread's /sys.
+func writeSys(path, value string) error {
+	context, err := unix.Fsopen("sysfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("open sysfs: %w", err)
+	}
+	defer unix.Close(context)
+	if err := unix.FsconfigCreate(context); err != nil {
+		return fmt.Errorf("make a sysfs: %w", err)
+	}
+	sys, err := unix.Fsmount(context, unix.FSMOUNT_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("mount a sysfs: %w", err)
+	}
+	defer unix.Close(sys)
+	fd, err := unix.Openat(sys, path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	file := os.NewFile(uintptr(fd), path)
+	defer file.Close()
+	_, err = file.WriteString(value)
+	return err
 }
