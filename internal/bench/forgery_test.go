@@ -1,6 +1,7 @@
 package bench_test
 
 import (
+	"strings"
 	"testing"
 
 	"smartcookie/internal/bench"
@@ -19,9 +20,10 @@ func TestForgeryTakesCRCsAndNothingElse(t *testing.T) {
 	for _, failed := range results.Failed() {
 		t.Error(failed)
 	}
-	shown := make(map[string]map[string]evaluation.Point)
+	shown, notes := make(map[string]map[string]evaluation.Point), ""
 	for _, panel := range results.Experiments[0].Panels {
 		shown[panel.ID] = make(map[string]evaluation.Point)
+		notes += panel.Note
 		for _, s := range panel.Series {
 			shown[panel.ID][s.Subject] = s.Points[0]
 			t.Logf("%s, %s: %+v", panel.ID, s.Subject, s.Points[0])
@@ -33,6 +35,11 @@ func TestForgeryTakesCRCsAndNothingElse(t *testing.T) {
 			if point, ok := shown["e7-forged"][subject+attack]; !ok || point.Median != want {
 				t.Errorf("%s%s: %v%% (%t), want %v%%", subject, attack, point.Median, ok, want)
 			}
+		}
+	}
+	for _, want := range []string{"Of the packets behind those, 100% passed", "one flow more, and 100% of its ACKs were taken again"} {
+		if !strings.Contains(notes, want) {
+			t.Errorf("it is not told that %q: %s", want, notes)
 		}
 	}
 	for attack, want := range map[string]float64{"polynomial known": 2, "linearity known": 66} {

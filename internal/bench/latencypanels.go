@@ -69,7 +69,7 @@ func nonEmpty(all []evaluation.Panel) (some []evaluation.Panel) {
 func (l *latency) quoted(t evaluation.Taken) evaluation.Panel {
 	panel := evaluation.Panel{
 		ID: "e2-quoted", Title: "Median of first contacts at " + attackName(l.plan.quoted), Kind: evaluation.Bars,
-		X: evaluation.Axis{Label: "defence"}, Y: evaluation.Axis{Label: "ms"},
+		X: evaluation.Axis{Label: "defence"}, Y: evaluation.Axis{Label: "ms"}, Better: evaluation.Lower,
 		Note: distance(near) + ". auth-rst is what SmartCookie calls Jaqen's mode 1, auth-cookie its mode 2; auth-full is mode 2 without a cookie, " +
 			"EuroP4's Auth full. The papers measured other machines: compare the order, and what one defence costs beside another.",
 	}
@@ -88,7 +88,10 @@ func (l *latency) quoted(t evaluation.Taken) evaluation.Panel {
 func (l *latency) graph(t evaluation.Taken, g graph, leg leg) evaluation.Panel {
 	panel := evaluation.Panel{
 		ID: fmt.Sprintf("e2-%s-%d", g.id, leg.away.Milliseconds()), Title: g.title + ", " + distance(leg.away), Kind: evaluation.Lines,
-		X: evaluation.Axis{Label: "attack, SYN/s", Log: true}, Y: g.y, Note: g.note,
+		X: evaluation.Axis{Label: "attack, SYN/s", Log: true}, Y: g.y, Better: evaluation.Higher, Note: g.note,
+	}
+	if g.y.Log { // times
+		panel.Better = evaluation.Lower
 	}
 	for _, p := range l.all {
 		s := evaluation.Series{Subject: p.name, Ours: p.ours}
@@ -128,7 +131,7 @@ func (l *latency) tail(t evaluation.Taken, contact, name string) evaluation.Pane
 	}
 	panel := evaluation.Panel{
 		ID: "e2-tail-" + strings.TrimSuffix(contact, "_"), Title: "Percentiles of " + name + " at " + attackName(l.plan.quoted), Kind: evaluation.Lines,
-		X: evaluation.Axis{Label: "percentile", Tail: true}, Y: evaluation.Axis{Label: "ms", Log: true},
+		X: evaluation.Axis{Label: "percentile", Tail: true}, Y: evaluation.Axis{Label: "ms", Log: true}, Better: evaluation.Lower,
 		Note: "At 99 one request of a hundred takes longer. A percentile that too few requests can tell is left out. Server, clients and half of " +
 			"all packets' work share a core: what is beyond 99 is mostly its scheduler's.",
 	}
@@ -152,6 +155,9 @@ func (l *latency) extreme(t evaluation.Taken, id, title, unit, figure string) ev
 	panel := evaluation.Panel{
 		ID: "e2-" + id, Title: title, Kind: evaluation.Bars, X: evaluation.Axis{Label: "defence"}, Y: evaluation.Axis{Label: unit},
 		Note: distance(near) + ". The generator and what the defence does with its SYNs share a core: a defence that costs less is offered more.",
+	}
+	if figure == servedPercent {
+		panel.Better = evaluation.Higher
 	}
 	for _, p := range l.all {
 		panel.Series = append(panel.Series, evaluation.Bar(p.name, p.ours, t.Rounds(p.name, caseName(near, lab.MaxRate), figure), nil)...)

@@ -58,7 +58,7 @@ func TestBenchTellsWhatItMeasuresAndWhereTheReportIs(t *testing.T) {
 		t.Error(err)
 	}
 	out := c.stdout.String()
-	for _, want := range []string{"E1: invented", "Rate: SYN/s", "* a defence with a name that is lon…   1.23 M   1.23 M   1.23 M", "\nReport: " + report + "\n"} {
+	for _, want := range []string{"E1: invented", "Rate: SYN/s", "* a defence with a name that is longer than…   1.23 M   1.23 M   1.23 M\n", "\nReport: " + report + "\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in %s", want, out)
 		}

@@ -56,7 +56,9 @@ func TestTicksAreRoundAndFew(t *testing.T) {
 		{Axis{}, 0, 19.8e6, "0 5 M 10 M 15 M"},
 		{Axis{}, -3, 12.5, "0 5 10"},
 		{Axis{}, 0, 0.7, "0 0.2 0.4 0.6"},
-		{Axis{Log: true}, 2.1, 2.9, "100 200 500 1 k 2 k 5 k"},
+		{Axis{Log: true}, 2.1, 3.05, "100 200 500 1 k 2 k 5 k 10 k 20 k 50 k"},
+		{Axis{Log: true}, 1.69, 1.99, "50 60 70 80 90"},
+		{Axis{Log: true}, 2.1, 2.9, "200 400 600"},
 		{Axis{Log: true}, -7, 1, "1e-7 1e-5 0.001 0.1 10"},
 	} {
 		if got := strings.Join(labels(scale{Axis: test.axis}, test.low, test.high), " "); got != test.want {

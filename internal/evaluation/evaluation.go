@@ -93,15 +93,36 @@ type Taken map[CellID]Figures
 // not measured are left out.
 func (t Taken) Rounds(subject, in, figure string) []float64 {
 	var all []float64
-	for round := 0; ; round++ {
-		figures, ok := t[CellID{subject, in, round}]
-		if !ok {
-			return all
-		}
-		if value, ok := figures[figure]; ok {
+	for round := range t.rounds(subject, in) {
+		if value, ok := t[CellID{subject, in, round}][figure]; ok {
 			all = append(all, value)
 		}
 	}
+	return all
+}
+
+// RatioRounds are a figure of one subject divided by the same of another one, for
+// the rounds that have both.
+func (t Taken) RatioRounds(of, by, in, figure string) []float64 {
+	var all []float64
+	for round := range t.rounds(of, in) {
+		above, ok := t[CellID{of, in, round}][figure]
+		below := t[CellID{by, in, round}][figure]
+		if ok && below != 0 {
+			all = append(all, above/below)
+		}
+	}
+	return all
+}
+
+// rounds is how many a subject has in a case, with those between that are missing.
+func (t Taken) rounds(subject, in string) (n int) {
+	for id := range t {
+		if id.Subject == subject && id.Case == in {
+			n = max(n, id.Round+1)
+		}
+	}
+	return n
 }
 
 // Ratios divides round by round, as far as both have rounds and there is something

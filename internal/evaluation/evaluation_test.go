@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
@@ -27,6 +28,7 @@ type invented struct {
 	measured []CellID
 	fails    map[CellID]error
 	closed   int
+	come     bool // who was absent
 }
 
 func (v *invented) experiment() Experiment {
@@ -47,7 +49,7 @@ func (v *invented) experiment() Experiment {
 func (v *invented) cell(id CellID) Cell {
 	return Cell{CellID: id, Takes: 2 * time.Second, Measure: func(context.Context) (Figures, error) {
 		v.measured = append(v.measured, id)
-		if id.Subject == "absent" {
+		if id.Subject == "absent" && !v.come {
 			return nil, &Missing{"it is not installed"}
 		}
 		return Figures{"syn_per_s": float64(len(id.Subject)*1000 + id.Round)}, v.fails[id]
@@ -134,8 +136,14 @@ func TestInterruptedRunGoesOn(t *testing.T) {
 		t.Errorf("rounds of the peer: %v", rounds)
 	}
 	before = len(v.measured)
-	if _, err := runInvented(t, dir, v, nil); err != nil || len(v.measured) != before {
-		t.Errorf("a complete run measures again: %v, %v", v.measured[before:], err)
+	_, err = runInvented(t, dir, v, nil)
+	if again := v.measured[before:]; err != nil || !slices.Equal(again, []CellID{{"absent", "flood", 0}}) { // it may have come
+		t.Errorf("a complete run measures again: %v, %v", again, err)
+	}
+	v.come, before = true, len(v.measured)
+	results, err = runInvented(t, dir, v, nil)
+	if again := v.measured[before:]; err != nil || len(again) != 3 || len(results.Experiments[0].Absent) > 0 {
+		t.Errorf("who was absent and has come is not measured: %v, %v", again, err)
 	}
 }
 
@@ -165,8 +173,49 @@ func TestFailedCellIsToldAndTriedAgain(t *testing.T) {
 	}
 	v.fails, v.measured = nil, nil
 	results, err = runInvented(t, dir, v, nil)
-	if err != nil || !slices.Equal(v.measured, []CellID{id}) || len(results.Failed()) > 0 {
+	if err != nil || !slices.Equal(v.measured, []CellID{{"absent", "flood", 0}, id}) || len(results.Failed()) > 0 {
 		t.Errorf("%v; measured %v, failed %q", err, v.measured, results.Failed())
+	}
+}
+
+func TestTwoRunsDoNotShareADirectory(t *testing.T) {
+	dir := t.TempDir()
+	_, err := Run(t.Context(), Options{Dir: dir, Traffic: "none", Now: clock(), Progress: func(Progress) {
+		if _, err := runInvented(t, dir, &invented{}, nil); err == nil || !strings.Contains(err.Error(), "another run is at work") {
+			t.Errorf("a second run: %v", err)
+		}
+	}, Experiments: []Experiment{(&invented{}).experiment()}})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRatiosAreOfTheSameRound(t *testing.T) {
+	taken := Taken{
+		{"ours", "flood", 0}: {"pps": 10}, {"ours", "flood", 2}: {"pps": 30}, {"ours", "flood", 3}: {"pps": 40}, {"ours", "none", 9}: {"pps": 1},
+		{"peer", "flood", 0}: {"pps": 5}, {"peer", "flood", 1}: {"pps": 1}, {"peer", "flood", 2}: {"pps": 10},
+	}
+	if got := taken.Rounds("ours", "flood", "pps"); !slices.Equal(got, []float64{10, 30, 40}) {
+		t.Errorf("rounds %v", got)
+	}
+	if got := taken.RatioRounds("ours", "peer", "flood", "pps"); !slices.Equal(got, []float64{2, 3}) {
+		t.Errorf("ratios %v", got)
+	}
+}
+
+func TestSummaryFitsOnATerminal(t *testing.T) {
+	var text strings.Builder
+	results := everyKind()
+	if err := results.WriteSummary(&text, nil); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(text.String()) {
+		if utf8.RuneCountInString(line) > 81 {
+			t.Errorf("more than 80 columns: %q", line)
+		}
+	}
+	if strings.Count(text.String(), "is better)") != 6 {
+		t.Errorf("the summary does not say what is better: %s", text.String())
 	}
 }
 

@@ -2,6 +2,10 @@ package evaluation
 
 import (
 	"bufio"
+	"cmp"
+	"crypto/sha256"
+	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -44,23 +48,40 @@ func ThisMachine() Machine {
 	return m
 }
 
-// build is the revision that this program was built from, "+" if changed since.
+// build is the revision that this program was built from. If that says too little,
+// as there were changes, what the program is to the bit says it.
 func build() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	revision, changed := "", ""
-	for _, s := range info.Settings {
-		switch s.Key {
-		case "vcs.revision":
-			revision = s.Value
-		case "vcs.modified":
-			changed = map[string]string{"true": "+"}[s.Value]
+	revision, changed := "", false
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			switch s.Key {
+			case "vcs.revision":
+				revision = s.Value[:min(12, len(s.Value))]
+			case "vcs.modified":
+				changed = s.Value == "true"
+			}
 		}
 	}
-	if revision == "" {
-		return "unknown"
+	if revision != "" && !changed {
+		return revision
 	}
-	return revision[:min(12, len(revision))] + changed
+	sum, err := sumOf("/proc/self/exe")
+	if err != nil {
+		return cmp.Or(revision, "unknown") + "+"
+	}
+	return revision + "+" + sum
+}
+
+// sumOf is the beginning of a file's SHA-256.
+func sumOf(name string) (string, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, file); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%x", sum.Sum(nil)[:6]), nil
 }

@@ -18,8 +18,6 @@ func Short(x float64) string {
 	case size < 1e-3, size >= 999.5e12:
 		mantissa, exponent, _ := strings.Cut(strconv.FormatFloat(x, 'e', 1, 64), "e")
 		return strings.TrimSuffix(mantissa, ".0") + "e" + strings.NewReplacer("+", "", "-0", "-").Replace(exponent)
-	case size >= 999.5e12:
-		return strings.Replace(strings.Replace(strconv.FormatFloat(x, 'e', 1, 64), "e+", "e", 1), ".0e", "e", 1)
 	case size < 999.5:
 		return trimmed(x)
 	}

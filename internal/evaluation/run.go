@@ -168,7 +168,7 @@ func (r *run) outcome(p *planned) Outcome {
 		Notes: append([]string{}, p.trial.Notes...), Panels: []Panel{}, Absent: []Absence{}, Failures: append([]Failure{}, p.failures...),
 	}
 	for _, c := range p.trial.Cells {
-		if r.store.has(p.ID, c.CellID) {
+		if r.store.done(p.ID, c.CellID) {
 			o.Measured++
 		}
 	}

@@ -52,16 +52,21 @@ func (s scale) at(value float64) float64 {
 
 // Ticks are about five, with short numbers; of logarithms the powers of ten, of
 // percentiles the nines.
-func (s scale) Ticks(low, high float64) (all []plot.Tick) {
+func (s scale) Ticks(low, high float64) []plot.Tick {
 	switch {
 	case s.Log:
 		return s.powers(low, high)
 	case s.Tail:
 		return s.nines(high)
 	}
+	return even(low, high, func(value float64) float64 { return value })
+}
+
+// even are round values, each as far from the next, that stand where at says.
+func even(low, high float64, at func(float64) float64) (all []plot.Tick) {
 	step := round((high - low) / 6)
 	for n := math.Ceil(low/step - 1e-9); n*step <= high*(1+1e-9); n++ {
-		all = append(all, plot.Tick{Value: n * step, Label: Short(n * step)})
+		all = append(all, plot.Tick{Value: at(n * step), Label: Short(n * step)})
 	}
 	return all
 }
@@ -77,9 +82,12 @@ func round(x float64) float64 {
 	return 10 * power
 }
 
-// powers have names as many as are read at a glance; within a decade or two there
-// are names between them.
+// powers have names as many as are read at a glance; within two decades there are
+// names between them, within less than one those of an axis without logarithms.
 func (s scale) powers(low, high float64) (all []plot.Tick) {
+	if high > low && high-low < 0.9 && !(s.has && low <= s.zero) {
+		return even(math.Pow(10, low), math.Pow(10, high), math.Log10)
+	}
 	first, last := math.Floor(low), math.Ceil(high)
 	every := 1.0
 	if n := last - first + 1; n > 8 {

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // cellsFile has a line for each cell that has been measured, behind a line that
@@ -41,6 +43,7 @@ type store struct {
 	file   *os.File
 	kept   map[string]Taken             // by experiment
 	absent map[string]map[string]string // why, by experiment and subject
+	asked  map[string]map[string]bool   // of the absent, those of this start: others may have come since
 }
 
 // openStore begins a run in a directory, or takes up the one that is there.
@@ -48,12 +51,15 @@ func openStore(dir string, want header) (*store, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the output's directory: %w", err)
 	}
-	s := &store{kept: make(map[string]Taken), absent: make(map[string]map[string]string)}
+	s := &store{kept: make(map[string]Taken), absent: make(map[string]map[string]string), asked: make(map[string]map[string]bool)}
 	file, err := os.OpenFile(filepath.Join(dir, cellsFile), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("open the cells: %w", err)
 	}
 	s.file = file
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: another run is at work in this directory: %w", file.Name(), err), file.Close())
+	}
 	if err := s.read(want); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", file.Name(), err), file.Close())
 	}
@@ -130,12 +136,19 @@ func (s *store) take(r record) {
 	if s.kept[r.Experiment] == nil {
 		s.kept[r.Experiment] = make(Taken)
 	}
+	delete(s.absent[r.Experiment], r.Subject)
 	s.kept[r.Experiment][r.CellID] = r.Figures
 }
 
 // keep writes a cell down before the next one begins.
 func (s *store) keep(r record) error {
 	s.take(r)
+	if r.Absent != "" {
+		if s.asked[r.Experiment] == nil {
+			s.asked[r.Experiment] = make(map[string]bool)
+		}
+		s.asked[r.Experiment][r.Subject] = true
+	}
 	return s.append(r)
 }
 
@@ -155,11 +168,14 @@ func (s *store) knows(experiment string) bool {
 	return len(s.kept[experiment]) > 0 || len(s.absent[experiment]) > 0
 }
 
-// has tells whether a cell need not be measured any more.
+// has tells whether a cell need not be measured any more in this start.
 func (s *store) has(experiment string, id CellID) bool {
-	if _, absent := s.absent[experiment][id.Subject]; absent {
-		return true
-	}
 	_, ok := s.kept[experiment][id]
-	return ok
+	return ok || s.asked[experiment][id.Subject]
+}
+
+// done tells whether a cell is measured, or nothing is there to be measured.
+func (s *store) done(experiment string, id CellID) bool {
+	_, absent := s.absent[experiment][id.Subject]
+	return absent || s.has(experiment, id)
 }

@@ -11,7 +11,7 @@ import (
 // A summary fits on a terminal.
 const (
 	summaryColumns = 80
-	subjectColumns = 34
+	subjectColumns = 42 // at most
 	figureColumns  = 9
 )
 
@@ -42,13 +42,18 @@ func (p Panel) summary(text *strings.Builder) {
 		title += " (" + string(p.Better) + " is better)"
 	}
 	fmt.Fprintf(text, "\n  %s\n", Fit(title, summaryColumns-2))
+	width := utf8.RuneCountInString(p.X.Label)
+	for _, one := range p.Series {
+		width = max(width, utf8.RuneCountInString(one.Subject))
+	}
+	width = min(width, subjectColumns)
 	line := func(ours bool, subject string, cells []string) {
 		mark := "  "
 		if ours {
 			mark = "* "
 		}
-		subject = Fit(subject, subjectColumns)
-		fmt.Fprintf(text, "%s%s%s", mark, subject, strings.Repeat(" ", subjectColumns-utf8.RuneCountInString(subject)))
+		subject = Fit(subject, width)
+		fmt.Fprintf(text, "%s%s%s", mark, subject, strings.Repeat(" ", width-utf8.RuneCountInString(subject)))
 		for _, c := range cells {
 			fmt.Fprintf(text, "%*s", figureColumns, c)
 		}
@@ -62,7 +67,7 @@ func (p Panel) summary(text *strings.Builder) {
 		}
 		return
 	}
-	xs := some(p.xs(), (summaryColumns-2-subjectColumns)/figureColumns)
+	xs := some(p.xs(), (summaryColumns-2-width)/figureColumns)
 	var head []string
 	for _, x := range xs {
 		head = append(head, scale{Axis: p.X}.name(x))

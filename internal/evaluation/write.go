@@ -33,11 +33,19 @@ func (r Results) write(dir string) error {
 		return err
 	}
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+		if err := replace(filepath.Join(dir, name), text); err != nil {
 			return fmt.Errorf("write the results: %w", err)
 		}
 	}
 	return nil
+}
+
+// replace writes a file anew, whole or not at all.
+func replace(name string, text []byte) error {
+	if err := os.WriteFile(name+".new", text, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(name+".new", name)
 }
 
 // csv has a row for each figure.

@@ -3,7 +3,8 @@
 package browser
 
 import (
-	_ "embed"
+	"context"
+	_ "embed" // measure.js
 	"encoding/json"
 	"fmt"
 	"html"
@@ -16,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Widths are those that a report has to be readable at.
@@ -122,13 +124,20 @@ func write(t *testing.T, name, text string) {
 func chromium(t *testing.T, dark bool, width, height int, args ...string) string {
 	t.Helper()
 	scheme := map[bool]string{false: "1", true: "0"}[dark]
+	profile, err := os.MkdirTemp("", "browser")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(profile) // as far as it goes: what the browser has started may still write
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
 	fixed := []string{
-		"--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--user-data-dir=" + t.TempDir(),
+		"--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--user-data-dir=" + profile,
 		"--blink-settings=preferredColorScheme=" + scheme, fmt.Sprintf("--window-size=%d,%d", max(width, 500), height),
 	}
-	command := exec.CommandContext(t.Context(), Find(t), append(fixed, args...)...)
+	command := exec.CommandContext(ctx, Find(t), append(fixed, args...)...)
 	var complaint strings.Builder
-	command.Stderr = &complaint
+	command.Stderr, command.WaitDelay = &complaint, 5*time.Second
 	out, err := command.Output()
 	if err != nil {
 		t.Fatalf("%v: %s", err, complaint.String())
