@@ -119,26 +119,46 @@ func openPort(device string) (int, error) {
 // everyProtocol is ETH_P_ALL in the byte order of the network.
 const everyProtocol = unix.ETH_P_ALL<<8&0xff00 | unix.ETH_P_ALL>>8
 
-// loop moves frames until the wire is closed. It never unlocks its thread, so
-// that affinity and timer slack end together with it.
+// loop moves frames until the wire is closed, and gives its thread back as it was.
+// With the thread would die what it has started: children that end with their
+// parent, which is a thread.
 func (r *run) loop() {
 	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	r.err = r.exactly(r.move)
+}
+
+// exactly runs fn on the wire's CPUs, with timers that are exact.
+func (r *run) exactly(fn func() error) (err error) {
+	var before unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &before); err != nil {
+		return fmt.Errorf("read CPU affinity: %w", err)
+	}
+	slack, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
+	if err != nil {
+		return fmt.Errorf("read the timer slack: %w", err)
+	}
+	defer func() {
+		err = errors.Join(err, unix.SchedSetaffinity(0, &before), unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(slack), 0, 0, 0))
+	}()
 	if err := unix.SchedSetaffinity(0, &r.wire.cpus); err != nil {
-		r.err = fmt.Errorf("set CPU affinity: %w", err)
-		return
+		return fmt.Errorf("set CPU affinity: %w", err)
 	}
 	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0); err != nil {
-		r.err = fmt.Errorf("ask for exact timers: %w", err)
-		return
+		return fmt.Errorf("ask for exact timers: %w", err)
 	}
+	return fn()
+}
+
+// move moves frames until the wire is closed.
+func (r *run) move() error {
 	for {
 		open, err := r.wait()
 		if err == nil && open {
 			err = r.read()
 		}
 		if err != nil || !open {
-			r.err = err
-			return
+			return err
 		}
 		r.deliver()
 	}

@@ -33,29 +33,30 @@ func TestFloodReachesTheServerAsFiltersSay(t *testing.T) {
 		}
 	}()
 	for _, c := range []struct {
-		name        string
-		kind        lab.Kind
-		least, most float64 // share of the offered that comes to the server
+		name  string
+		kind  lab.Kind
+		share float64 // of the offered that comes to the server
 	}{
-		{kernelAlone, lab.SYN, 0.9, 1.1},
-		{jaqenLike, lab.SYN, 0.06, 0.09},
-		{serverAlone, lab.ACK, 0.9, 1.1},
-		{papersSplit, lab.ACK, 0.06, 0.09},
-		{oursSplit, lab.ACK, 0, 5e-4},
-		{oursSplit, lab.SYN, 0, 0},
+		{kernelAlone, lab.SYN, 1},
+		{jaqenLike, lab.SYN, 0.0766},
+		{serverAlone, lab.ACK, 1},
+		{papersSplit, lab.ACK, 0.0766},
+		{oursSplit, lab.ACK, 1e-4},
+		{oursSplit, lab.SYN, 0},
 	} {
 		f, err := x.take(t.Context(), subjectOf(t, c.name, c.kind), 50_000, 0)
 		if err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		}
-		share := f["reached_per_s"] / f["offered_per_s"]
-		if f["offered_per_s"] == 0 || share < c.least || share > c.most {
-			t.Errorf("%s: %.4f of %.0f packets per second reached the server", c.name, share, f["offered_per_s"])
+		reached, want := f["reached_per_s"]/f["offered_per_s"]*f["offered"], c.share*f["offered"]
+		chance := 6*math.Sqrt(want) + want/10 // counters are not read all at once
+		if f["offered"] == 0 || math.Abs(reached-want) > chance {
+			t.Errorf("%s: %.0f of %.0f packets reached the server", c.name, reached, f["offered"])
 		}
-		if c.least > 0 && (f["handled_per_s"] == 0 || f["kernel_cpu_percent"] == 0) {
+		if c.share > 0.01 && (f["handled_per_s"] == 0 || f["kernel_cpu_percent"] == 0) {
 			t.Errorf("%s: nothing was handled: %v", c.name, f)
 		}
-		if f["benign_percent"] == 0 && c.least < 0.5 {
+		if f["benign_percent"] == 0 && c.share < 0.5 {
 			t.Errorf("%s: no benign request was served", c.name)
 		}
 	}

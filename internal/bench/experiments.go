@@ -13,6 +13,8 @@ func Experiments(benign traffic.Source) []evaluation.Experiment {
 		Latency(),
 		ServerCPU(benign),
 		Filters(),
+		Requests(),
+		Linux(),
 		Forgery(),
 	}
 }

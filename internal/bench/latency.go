@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -196,9 +197,13 @@ func (l *latency) cell(p *protection, round int, name string, c siege) evaluatio
 			}
 			shown, err := l.endure(ctx, s, c)
 			if err != nil {
-				return nil, err
+				return nil, errors.Join(err, l.close()) // the next one has a site of its own
 			}
-			return shown.figures(c)
+			figures, err := shown.figures(c)
+			if err != nil {
+				return nil, errors.Join(err, l.close())
+			}
+			return figures, nil
 		},
 	}
 }
@@ -295,6 +300,8 @@ func (e endured) figures(c siege) (evaluation.Figures, error) {
 	switch {
 	case b.First.Requests == 0 || b.Later.Requests == 0:
 		return nil, fmt.Errorf("%d first requests and %d later ones were made", b.First.Requests, b.Later.Requests)
+	case b.Errors["refused"] > 0:
+		return nil, fmt.Errorf("%d of %d requests were refused: there is no server", b.Errors["refused"], asked)
 	case c.flood == 0 && float64(b.OK) < 0.9*float64(asked):
 		return nil, fmt.Errorf("%d of %d requests were served where there is no attack: %v", b.OK, asked, b.Errors)
 	case c.again && b.First.OK > 0 && float64(b.First.Repeated) < 0.99*float64(b.First.OK):

@@ -101,6 +101,8 @@ func TestSiegesThatSayNothingAreRefused(t *testing.T) {
 	all := contact(100, 100, 1)
 	challenged := all
 	challenged.Repeated = 100
+	refused := report(all, contact(100, 0, 0), 0)
+	refused.Errors = map[string]uint64{"refused": 100}
 	for name, test := range map[string]struct {
 		c siege
 		e endured
@@ -112,6 +114,7 @@ func TestSiegesThatSayNothingAreRefused(t *testing.T) {
 		"a failure in war":    {siege{flood: 1}, endured{benign: report(all, contact(100, 7, 1), 0)}, ""},
 		"known clients":       {siege{again: true}, endured{benign: report(all, all, 0)}, "were known"},
 		"challenged clients":  {siege{again: true}, endured{benign: report(challenged, all, 0)}, ""},
+		"no server":           {siege{flood: 1}, endured{benign: refused}, "there is no server"},
 		"an overloaded wire":  {siege{}, endured{benign: report(all, all, 0), wire: badwire.Counts{Overload: 1}}, "lost 1 frames"},
 		"nobody was answered": {siege{flood: 1}, endured{benign: report(contact(9, 0, 0), contact(9, 0, 0), 0)}, ""},
 	} {
@@ -207,7 +210,7 @@ func TestRatesThatWereNotReachedHaveNoPoint(t *testing.T) {
 // A machine without nft has the other defences.
 func TestMissingPeerIsToldAsMissing(t *testing.T) {
 	t.Setenv("PATH", "")
-	_, err := startSynproxy(t.Context(), nil, synproxyForward, flowsOf()[0].Destination, 7)
+	_, err := startSynproxy(t.Context(), nil, flowsOf()[0].Destination, 7)
 	var missing *evaluation.Missing
 	if !errors.As(err, &missing) {
 		t.Errorf("%v", err)

@@ -14,7 +14,7 @@ import (
 	"smartcookie/internal/lab"
 )
 
-// synproxyTable have netfilter's SYNPROXY answer for a server. SYNs are kept from
+// synproxyTable has netfilter's SYNPROXY answer for a server. SYNs are kept from
 // connection tracking, which would not survive a flood of them; what it then
 // takes for a stranger's ACK is checked for a cookie.
 const synproxyTable = `table ip bench_synproxy {
@@ -23,23 +23,17 @@ const synproxyTable = `table ip bench_synproxy {
 		ip daddr %[1]s tcp dport %[2]d tcp flags & (fin | syn | rst | ack) == syn notrack
 	}
 	chain guard {
-		type filter hook %[3]s priority filter
-		ip daddr %[1]s tcp dport %[2]d ct state invalid,untracked synproxy mss 1460 wscale %[4]d timestamp sack-perm
+		type filter hook forward priority filter
+		ip daddr %[1]s tcp dport %[2]d ct state invalid,untracked synproxy mss 1460 wscale %[3]d timestamp sack-perm
 		ip daddr %[1]s tcp dport %[2]d ct state invalid drop
 	}
 }
 `
 
-// Where SYNPROXY sees what is for its server: on a router, or on the server.
-const (
-	synproxyForward = "forward"
-	synproxyInput   = "input"
-)
-
-// startSynproxy makes a machine of the lab answer for a server until that is undone.
+// startSynproxy makes a router of the lab answer for a server until that is undone.
 // The scale is the server's window scale: nft cannot ask for it, and one that is
 // wrong breaks transfers without a word.
-func startSynproxy(ctx context.Context, at *lab.Namespace, hook string, server netip.AddrPort, scale int) (undo func() error, err error) {
+func startSynproxy(ctx context.Context, at *lab.Namespace, server netip.AddrPort, scale int) (undo func() error, err error) {
 	if _, err := exec.LookPath("nft"); err != nil {
 		return nil, &evaluation.Missing{Why: "nft is not installed"}
 	}
@@ -48,7 +42,7 @@ func startSynproxy(ctx context.Context, at *lab.Namespace, hook string, server n
 		return nil, &evaluation.Missing{Why: "this kernel has no connection tracking"}
 	}
 	nft := at.Command(ctx, "nft", "-f", "-")
-	nft.Stdin = strings.NewReader(fmt.Sprintf(synproxyTable, server.Addr(), server.Port(), hook, scale))
+	nft.Stdin = strings.NewReader(fmt.Sprintf(synproxyTable, server.Addr(), server.Port(), scale))
 	if out, err := nft.CombinedOutput(); err != nil {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()

@@ -75,6 +75,9 @@ func cpuSet(cpus []int) unix.CPUSet {
 // LoadCPU is where programs run that shall share one CPU: not the generator's.
 func (l *Lab) LoadCPU() int { return l.cpus.others[0] }
 
+// Apart tells whether the generator has a CPU of its own.
+func (l *Lab) Apart() bool { return l.cpus.generator != l.cpus.others[0] }
+
 // The kinds of clock that a number of a process makes (clock_getcpuclockid(3), and
 // posix-timers_types.h of the kernel).
 const (

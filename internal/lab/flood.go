@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime"
-	"slices"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -61,7 +60,7 @@ func (l *Lab) StartFlood(options FloodOptions) (*Flood, error) {
 	if err := flood.load(config, options.Seed); err != nil {
 		return nil, err
 	}
-	alone := options.Alone && !slices.Contains(l.cpus.others, l.cpus.generator)
+	alone := options.Alone && l.Apart()
 	go flood.run(l.Attacker.Namespace, l.cpus.generator, alone, options.Limit)
 	return flood, nil
 }
