@@ -9,6 +9,7 @@ import (
 // benign traffic at scale take it from the source.
 func Experiments(benign traffic.Source) []evaluation.Experiment {
 	return []evaluation.Experiment{
+		Rate(),
 		Latency(),
 		ServerCPU(benign),
 		Filters(),

@@ -180,7 +180,7 @@ func (s *station) counts(flood *lab.Flood) (counts, error) {
 		return counts{}, err
 	}
 	back, err := s.sink.Counts()
-	return counts{time.Now(), offered, back.SYNACKs}, err
+	return counts{at: time.Now(), offered: offered, answered: back.SYNACKs}, err
 }
 
 // stations are made when they are needed, and are there until close.
