@@ -72,7 +72,7 @@ test-kernels: ## boot other kernels under qemu and test there (root)
 .PHONY: bench
 bench: ## measure the hot path, as ratios in one run; BENCH_JSON=FILE also writes JSON (root)
 	scripts/deps
-	$(GO) run ./cmd/smartcookie bench --only testrun,loop,server
+	$(GO) run ./cmd/smartcookie bench --only testrun,server
 
 .PHONY: evaluation
 evaluation: build ## make the papers' experiments and their report, in bin/evaluation (root; the better part of an hour)

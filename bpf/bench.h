@@ -101,6 +101,66 @@ INLINE int inside(struct xdp_md *ctx, u32 length)
 	return rebuild(ctx, length) ? from_inside(ctx) : XDP_ABORTED;
 }
 
+/*
+ * The walk of a SYN, cut off behind a step each. What a step has found goes to
+ * nobody, but the compiler must not know.
+ */
+#define KEEP(x) asm volatile("" : : "r"(x))
+
+enum step { STEP_PARSE, STEP_FIND, STEP_OPTIONS, STEP_HASH };
+
+INLINE int walk_until(struct xdp_md *ctx, u32 length, enum step last)
+{
+	if (!rebuild(ctx, length))
+		return XDP_ABORTED;
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	const struct key_slot *slot;
+	enum verdict passes;
+	struct tcp_options o;
+	struct packet parsed, *p = &parsed;
+	u32 id, stance;
+
+	if (!packet_plain(data, end, p) || sources.checks || flags_acknowledge(p->flags) ||
+	    !flags_open(p->flags))
+		return XDP_ABORTED;
+	KEEP(p->flow.source[0]);
+	KEEP(p->flow.destination[0]);
+	KEEP(p->flow.ports);
+	KEEP(p->seq);
+	KEEP(p->ack);
+	if (last == STEP_PARSE)
+		return XDP_TX;
+	struct moment now = moment_now();
+	const struct service *service = edge_service(p, &now, &id, &stance, &passes);
+	if (!service || service->mode != MODE_ALWAYS ||
+	    answer_verdict(ctx, p, service, &now, &slot) != VERDICT_ANSWER_SYN)
+		return XDP_ABORTED;
+	if (last == STEP_FIND)
+		return XDP_TX;
+	answer_options(ctx, p, service, &o);
+	KEEP(options_code(&o, p->flow.v6));
+	if (last == STEP_OPTIONS)
+		return XDP_TX;
+	KEEP(cookie_make(slot, &p->flow, p->seq, options_code(&o, p->flow.v6)));
+	return XDP_TX;
+}
+
+SEC("xdp") int parse_54(struct xdp_md *ctx)
+{
+	return walk_until(ctx, 54, STEP_PARSE);
+}
+SEC("xdp") int find_54(struct xdp_md *ctx)
+{
+	return walk_until(ctx, 54, STEP_FIND);
+}
+SEC("xdp") int options_54(struct xdp_md *ctx)
+{
+	return walk_until(ctx, 54, STEP_OPTIONS);
+}
+SEC("xdp") int hash_54(struct xdp_md *ctx)
+{
+	return walk_until(ctx, 54, STEP_HASH);
+}
 SEC("xdp") int floor_54(struct xdp_md *ctx)
 {
 	return floor(ctx, 54);
@@ -150,7 +210,9 @@ SEC("xdp") int inside_74(struct xdp_md *ctx)
 	return inside(ctx, 74);
 }
 
-/* On a device: the least that an answer can cost. */
+/* ---- on a device ----------------------------------------------------------- */
+
+/* The least that an answer can cost. */
 SEC("xdp")
 int swap(struct xdp_md *ctx)
 {
@@ -160,6 +222,23 @@ int swap(struct xdp_md *ctx)
 		return XDP_DROP;
 	swap_addresses(data);
 	return XDP_TX;
+}
+
+/* The least that an answer of IPv4 can cost which reaches the flood's source by
+ * the way that the edge takes on a veth (answer_by_redirect). */
+SEC("xdp")
+int reflect(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct ip4_header *ip = data + ETHERNET_LENGTH;
+
+	if ((void *)(ip + 1) > end)
+		return XDP_DROP;
+	swap_addresses(data);
+	u32 source_be = ip->source_be;
+	ip->source_be = ip->destination_be;
+	ip->destination_be = source_be;
+	return (int)bpf_redirect(ctx->ingress_ifindex, 0);
 }
 
 /* The edge with the cookie of this file's includer. */

@@ -325,11 +325,14 @@ const (
 	crcMapTallies            = "tallies"
 	crcMapWhitelist          = "whitelist"
 	crcProgEdge              = "edge"
+	crcProgFind54            = "find_54"
 	crcProgFloor54           = "floor_54"
 	crcProgFloor74           = "floor_74"
 	crcProgFloor94           = "floor_94"
+	crcProgHash54            = "hash_54"
 	crcProgInside54          = "inside_54"
 	crcProgInside74          = "inside_74"
+	crcProgOptions54         = "options_54"
 	crcProgOutside54         = "outside_54"
 	crcProgOutside74         = "outside_74"
 	crcProgOutside94         = "outside_94"
@@ -337,6 +340,8 @@ const (
 	crcProgOutsideMany74     = "outside_many_74"
 	crcProgOutsideUnlisted54 = "outside_unlisted_54"
 	crcProgOutsideUnlisted74 = "outside_unlisted_74"
+	crcProgParse54           = "parse_54"
+	crcProgReflect           = "reflect"
 	crcProgSwap              = "swap"
 	crcVarActingChanges      = "acting_changes"
 	crcVarAnswerBudgetMask   = "answer_budget_mask"
@@ -409,11 +414,14 @@ type crcSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type crcProgramSpecs struct {
 	Edge              *ebpf.ProgramSpec `ebpf:"edge"`
+	Find54            *ebpf.ProgramSpec `ebpf:"find_54"`
 	Floor54           *ebpf.ProgramSpec `ebpf:"floor_54"`
 	Floor74           *ebpf.ProgramSpec `ebpf:"floor_74"`
 	Floor94           *ebpf.ProgramSpec `ebpf:"floor_94"`
+	Hash54            *ebpf.ProgramSpec `ebpf:"hash_54"`
 	Inside54          *ebpf.ProgramSpec `ebpf:"inside_54"`
 	Inside74          *ebpf.ProgramSpec `ebpf:"inside_74"`
+	Options54         *ebpf.ProgramSpec `ebpf:"options_54"`
 	Outside54         *ebpf.ProgramSpec `ebpf:"outside_54"`
 	Outside74         *ebpf.ProgramSpec `ebpf:"outside_74"`
 	Outside94         *ebpf.ProgramSpec `ebpf:"outside_94"`
@@ -421,6 +429,8 @@ type crcProgramSpecs struct {
 	OutsideMany74     *ebpf.ProgramSpec `ebpf:"outside_many_74"`
 	OutsideUnlisted54 *ebpf.ProgramSpec `ebpf:"outside_unlisted_54"`
 	OutsideUnlisted74 *ebpf.ProgramSpec `ebpf:"outside_unlisted_74"`
+	Parse54           *ebpf.ProgramSpec `ebpf:"parse_54"`
+	Reflect           *ebpf.ProgramSpec `ebpf:"reflect"`
 	Swap              *ebpf.ProgramSpec `ebpf:"swap"`
 }
 
@@ -637,11 +647,14 @@ type crcVariables struct {
 // It can be passed to loadCrcObjects or ebpf.CollectionSpec.LoadAndAssign.
 type crcPrograms struct {
 	Edge              *ebpf.Program `ebpf:"edge"`
+	Find54            *ebpf.Program `ebpf:"find_54"`
 	Floor54           *ebpf.Program `ebpf:"floor_54"`
 	Floor74           *ebpf.Program `ebpf:"floor_74"`
 	Floor94           *ebpf.Program `ebpf:"floor_94"`
+	Hash54            *ebpf.Program `ebpf:"hash_54"`
 	Inside54          *ebpf.Program `ebpf:"inside_54"`
 	Inside74          *ebpf.Program `ebpf:"inside_74"`
+	Options54         *ebpf.Program `ebpf:"options_54"`
 	Outside54         *ebpf.Program `ebpf:"outside_54"`
 	Outside74         *ebpf.Program `ebpf:"outside_74"`
 	Outside94         *ebpf.Program `ebpf:"outside_94"`
@@ -649,17 +662,22 @@ type crcPrograms struct {
 	OutsideMany74     *ebpf.Program `ebpf:"outside_many_74"`
 	OutsideUnlisted54 *ebpf.Program `ebpf:"outside_unlisted_54"`
 	OutsideUnlisted74 *ebpf.Program `ebpf:"outside_unlisted_74"`
+	Parse54           *ebpf.Program `ebpf:"parse_54"`
+	Reflect           *ebpf.Program `ebpf:"reflect"`
 	Swap              *ebpf.Program `ebpf:"swap"`
 }
 
 func (p *crcPrograms) Close() error {
 	return _CrcClose(
 		p.Edge,
+		p.Find54,
 		p.Floor54,
 		p.Floor74,
 		p.Floor94,
+		p.Hash54,
 		p.Inside54,
 		p.Inside74,
+		p.Options54,
 		p.Outside54,
 		p.Outside74,
 		p.Outside94,
@@ -667,6 +685,8 @@ func (p *crcPrograms) Close() error {
 		p.OutsideMany74,
 		p.OutsideUnlisted54,
 		p.OutsideUnlisted74,
+		p.Parse54,
+		p.Reflect,
 		p.Swap,
 	)
 }

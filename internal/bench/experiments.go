@@ -9,9 +9,12 @@ import (
 // benign traffic at scale take it from the source.
 func Experiments(benign traffic.Source) []evaluation.Experiment {
 	return []evaluation.Experiment{
+		Rate(),
 		Latency(),
 		ServerCPU(benign),
 		Filters(),
+		Requests(),
+		Linux(),
 		Forgery(),
 	}
 }

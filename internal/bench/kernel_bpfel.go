@@ -325,11 +325,14 @@ const (
 	kernelMapTallies            = "tallies"
 	kernelMapWhitelist          = "whitelist"
 	kernelProgEdge              = "edge"
+	kernelProgFind54            = "find_54"
 	kernelProgFloor54           = "floor_54"
 	kernelProgFloor74           = "floor_74"
 	kernelProgFloor94           = "floor_94"
+	kernelProgHash54            = "hash_54"
 	kernelProgInside54          = "inside_54"
 	kernelProgInside74          = "inside_74"
+	kernelProgOptions54         = "options_54"
 	kernelProgOutside54         = "outside_54"
 	kernelProgOutside74         = "outside_74"
 	kernelProgOutside94         = "outside_94"
@@ -337,6 +340,8 @@ const (
 	kernelProgOutsideMany74     = "outside_many_74"
 	kernelProgOutsideUnlisted54 = "outside_unlisted_54"
 	kernelProgOutsideUnlisted74 = "outside_unlisted_74"
+	kernelProgParse54           = "parse_54"
+	kernelProgReflect           = "reflect"
 	kernelProgSwap              = "swap"
 	kernelVarActingChanges      = "acting_changes"
 	kernelVarAnswerBudgetMask   = "answer_budget_mask"
@@ -408,11 +413,14 @@ type kernelSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelProgramSpecs struct {
 	Edge              *ebpf.ProgramSpec `ebpf:"edge"`
+	Find54            *ebpf.ProgramSpec `ebpf:"find_54"`
 	Floor54           *ebpf.ProgramSpec `ebpf:"floor_54"`
 	Floor74           *ebpf.ProgramSpec `ebpf:"floor_74"`
 	Floor94           *ebpf.ProgramSpec `ebpf:"floor_94"`
+	Hash54            *ebpf.ProgramSpec `ebpf:"hash_54"`
 	Inside54          *ebpf.ProgramSpec `ebpf:"inside_54"`
 	Inside74          *ebpf.ProgramSpec `ebpf:"inside_74"`
+	Options54         *ebpf.ProgramSpec `ebpf:"options_54"`
 	Outside54         *ebpf.ProgramSpec `ebpf:"outside_54"`
 	Outside74         *ebpf.ProgramSpec `ebpf:"outside_74"`
 	Outside94         *ebpf.ProgramSpec `ebpf:"outside_94"`
@@ -420,6 +428,8 @@ type kernelProgramSpecs struct {
 	OutsideMany74     *ebpf.ProgramSpec `ebpf:"outside_many_74"`
 	OutsideUnlisted54 *ebpf.ProgramSpec `ebpf:"outside_unlisted_54"`
 	OutsideUnlisted74 *ebpf.ProgramSpec `ebpf:"outside_unlisted_74"`
+	Parse54           *ebpf.ProgramSpec `ebpf:"parse_54"`
+	Reflect           *ebpf.ProgramSpec `ebpf:"reflect"`
 	Swap              *ebpf.ProgramSpec `ebpf:"swap"`
 }
 
@@ -634,11 +644,14 @@ type kernelVariables struct {
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelPrograms struct {
 	Edge              *ebpf.Program `ebpf:"edge"`
+	Find54            *ebpf.Program `ebpf:"find_54"`
 	Floor54           *ebpf.Program `ebpf:"floor_54"`
 	Floor74           *ebpf.Program `ebpf:"floor_74"`
 	Floor94           *ebpf.Program `ebpf:"floor_94"`
+	Hash54            *ebpf.Program `ebpf:"hash_54"`
 	Inside54          *ebpf.Program `ebpf:"inside_54"`
 	Inside74          *ebpf.Program `ebpf:"inside_74"`
+	Options54         *ebpf.Program `ebpf:"options_54"`
 	Outside54         *ebpf.Program `ebpf:"outside_54"`
 	Outside74         *ebpf.Program `ebpf:"outside_74"`
 	Outside94         *ebpf.Program `ebpf:"outside_94"`
@@ -646,17 +659,22 @@ type kernelPrograms struct {
 	OutsideMany74     *ebpf.Program `ebpf:"outside_many_74"`
 	OutsideUnlisted54 *ebpf.Program `ebpf:"outside_unlisted_54"`
 	OutsideUnlisted74 *ebpf.Program `ebpf:"outside_unlisted_74"`
+	Parse54           *ebpf.Program `ebpf:"parse_54"`
+	Reflect           *ebpf.Program `ebpf:"reflect"`
 	Swap              *ebpf.Program `ebpf:"swap"`
 }
 
 func (p *kernelPrograms) Close() error {
 	return _KernelClose(
 		p.Edge,
+		p.Find54,
 		p.Floor54,
 		p.Floor74,
 		p.Floor94,
+		p.Hash54,
 		p.Inside54,
 		p.Inside74,
+		p.Options54,
 		p.Outside54,
 		p.Outside74,
 		p.Outside94,
@@ -664,6 +682,8 @@ func (p *kernelPrograms) Close() error {
 		p.OutsideMany74,
 		p.OutsideUnlisted54,
 		p.OutsideUnlisted74,
+		p.Parse54,
+		p.Reflect,
 		p.Swap,
 	)
 }

@@ -325,11 +325,14 @@ const (
 	oursMapTallies            = "tallies"
 	oursMapWhitelist          = "whitelist"
 	oursProgEdge              = "edge"
+	oursProgFind54            = "find_54"
 	oursProgFloor54           = "floor_54"
 	oursProgFloor74           = "floor_74"
 	oursProgFloor94           = "floor_94"
+	oursProgHash54            = "hash_54"
 	oursProgInside54          = "inside_54"
 	oursProgInside74          = "inside_74"
+	oursProgOptions54         = "options_54"
 	oursProgOutside54         = "outside_54"
 	oursProgOutside74         = "outside_74"
 	oursProgOutside94         = "outside_94"
@@ -337,6 +340,8 @@ const (
 	oursProgOutsideMany74     = "outside_many_74"
 	oursProgOutsideUnlisted54 = "outside_unlisted_54"
 	oursProgOutsideUnlisted74 = "outside_unlisted_74"
+	oursProgParse54           = "parse_54"
+	oursProgReflect           = "reflect"
 	oursProgSwap              = "swap"
 	oursVarActingChanges      = "acting_changes"
 	oursVarAnswerBudgetMask   = "answer_budget_mask"
@@ -408,11 +413,14 @@ type oursSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type oursProgramSpecs struct {
 	Edge              *ebpf.ProgramSpec `ebpf:"edge"`
+	Find54            *ebpf.ProgramSpec `ebpf:"find_54"`
 	Floor54           *ebpf.ProgramSpec `ebpf:"floor_54"`
 	Floor74           *ebpf.ProgramSpec `ebpf:"floor_74"`
 	Floor94           *ebpf.ProgramSpec `ebpf:"floor_94"`
+	Hash54            *ebpf.ProgramSpec `ebpf:"hash_54"`
 	Inside54          *ebpf.ProgramSpec `ebpf:"inside_54"`
 	Inside74          *ebpf.ProgramSpec `ebpf:"inside_74"`
+	Options54         *ebpf.ProgramSpec `ebpf:"options_54"`
 	Outside54         *ebpf.ProgramSpec `ebpf:"outside_54"`
 	Outside74         *ebpf.ProgramSpec `ebpf:"outside_74"`
 	Outside94         *ebpf.ProgramSpec `ebpf:"outside_94"`
@@ -420,6 +428,8 @@ type oursProgramSpecs struct {
 	OutsideMany74     *ebpf.ProgramSpec `ebpf:"outside_many_74"`
 	OutsideUnlisted54 *ebpf.ProgramSpec `ebpf:"outside_unlisted_54"`
 	OutsideUnlisted74 *ebpf.ProgramSpec `ebpf:"outside_unlisted_74"`
+	Parse54           *ebpf.ProgramSpec `ebpf:"parse_54"`
+	Reflect           *ebpf.ProgramSpec `ebpf:"reflect"`
 	Swap              *ebpf.ProgramSpec `ebpf:"swap"`
 }
 
@@ -634,11 +644,14 @@ type oursVariables struct {
 // It can be passed to loadOursObjects or ebpf.CollectionSpec.LoadAndAssign.
 type oursPrograms struct {
 	Edge              *ebpf.Program `ebpf:"edge"`
+	Find54            *ebpf.Program `ebpf:"find_54"`
 	Floor54           *ebpf.Program `ebpf:"floor_54"`
 	Floor74           *ebpf.Program `ebpf:"floor_74"`
 	Floor94           *ebpf.Program `ebpf:"floor_94"`
+	Hash54            *ebpf.Program `ebpf:"hash_54"`
 	Inside54          *ebpf.Program `ebpf:"inside_54"`
 	Inside74          *ebpf.Program `ebpf:"inside_74"`
+	Options54         *ebpf.Program `ebpf:"options_54"`
 	Outside54         *ebpf.Program `ebpf:"outside_54"`
 	Outside74         *ebpf.Program `ebpf:"outside_74"`
 	Outside94         *ebpf.Program `ebpf:"outside_94"`
@@ -646,17 +659,22 @@ type oursPrograms struct {
 	OutsideMany74     *ebpf.Program `ebpf:"outside_many_74"`
 	OutsideUnlisted54 *ebpf.Program `ebpf:"outside_unlisted_54"`
 	OutsideUnlisted74 *ebpf.Program `ebpf:"outside_unlisted_74"`
+	Parse54           *ebpf.Program `ebpf:"parse_54"`
+	Reflect           *ebpf.Program `ebpf:"reflect"`
 	Swap              *ebpf.Program `ebpf:"swap"`
 }
 
 func (p *oursPrograms) Close() error {
 	return _OursClose(
 		p.Edge,
+		p.Find54,
 		p.Floor54,
 		p.Floor74,
 		p.Floor94,
+		p.Hash54,
 		p.Inside54,
 		p.Inside74,
+		p.Options54,
 		p.Outside54,
 		p.Outside74,
 		p.Outside94,
@@ -664,6 +682,8 @@ func (p *oursPrograms) Close() error {
 		p.OutsideMany74,
 		p.OutsideUnlisted54,
 		p.OutsideUnlisted74,
+		p.Parse54,
+		p.Reflect,
 		p.Swap,
 	)
 }

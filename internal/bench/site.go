@@ -167,7 +167,7 @@ func (s *site) tally(flood *lab.Flood) (counts, error) {
 		return counts{}, err
 	}
 	back, err := s.sink.Counts()
-	return counts{time.Now(), offered, back.SYNACKs + back.TCP}, err
+	return counts{at: time.Now(), offered: offered, answered: back.SYNACKs + back.TCP}, err
 }
 
 // load is what the clients of a siege do, who are none of those before.

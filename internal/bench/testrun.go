@@ -255,10 +255,13 @@ func (b *testBench) cases() []*testCase {
 	return all
 }
 
+// program is the one for frames of this length.
+func (c *testCase) program() string { return fmt.Sprintf("%s_%d", c.prog, len(c.frame)) }
+
 // measure runs the case once to see that it does what it is named for, and then
 // takes the CPU time of many runs: wall time would count what else happens.
 func (c *testCase) measure() error {
-	prog := (*c.from).Programs[fmt.Sprintf("%s_%d", c.prog, len(c.frame))]
+	prog := (*c.from).Programs[c.program()]
 	if prog == nil {
 		return fmt.Errorf("%s: no program for frames of %d bytes", c.row.Name, len(c.frame))
 	}

@@ -22,7 +22,7 @@ Nothing leaves the machine: networks are namespaces, and are removed. A run that
 interrupted goes on where it was when it is started again with the same directory.
 A run that is complete there is not made again; choose another directory for that.
 
-Of --only, testrun, loop and server are no experiments of the papers: they measure
+Of --only, testrun and server are no experiments of the papers: they measure
 the hot path alone, for those who change it, and print a table. BENCH_JSON=FILE also
 writes its rows as JSON.`
 
@@ -70,7 +70,7 @@ func newBenchCommand(env *environment) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&options.quick, "quick", false, "three minutes: that everything runs, and the shape; not to be quoted")
-	flags.StringSliceVar(&options.only, "only", nil, "run these `experiments`: "+strings.Join(experimentIDs(bench.Experiments(traffic.Default())), ",")+"; or testrun, loop, server")
+	flags.StringSliceVar(&options.only, "only", nil, "run these `experiments`: "+strings.Join(experimentIDs(bench.Experiments(traffic.Default())), ",")+"; or testrun, server")
 	flags.StringVar(&options.out, "out", "", "`directory` of the results, "+fullDir+" or "+quickDir+" here if not given")
 	flags.StringVar(&options.trace, "trace", "", "`file` of the benign traffic: a capture (pcap, pcapng), or a description as docs/evaluation.md has it")
 	return cmd
@@ -97,7 +97,7 @@ func experimentIDs(all []evaluation.Experiment) []string {
 }
 
 // hotPathMeasurements are what make bench runs.
-var hotPathMeasurements = []string{"testrun", "loop", "server"}
+var hotPathMeasurements = []string{"testrun", "server"}
 
 func (o benchOptions) ofHotPath() bool {
 	return slices.ContainsFunc(o.only, func(name string) bool { return slices.Contains(hotPathMeasurements, name) })
@@ -128,7 +128,6 @@ func (o benchOptions) hotPath(ctx context.Context, env *environment) error {
 func (o benchOptions) measure(ctx context.Context, progress func(string)) (rows []bench.Row, err error) {
 	measurements := map[string]func() ([]bench.Row, error){
 		"testrun": func() ([]bench.Row, error) { return bench.TestRun(progress) },
-		"loop":    func() ([]bench.Row, error) { return bench.Loop(ctx, progress) },
 		"server":  func() ([]bench.Row, error) { return bench.Server(ctx, bench.FullEffort, progress) },
 	}
 	for _, name := range hotPathMeasurements {

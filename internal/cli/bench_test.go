@@ -141,7 +141,7 @@ func TestBenchRefusesWhatItDoesNotKnow(t *testing.T) {
 			t.Errorf("a quick run in a full one's directory: %v", err)
 		}
 	}
-	for _, u := range []benchOptions{{only: []string{"testrun", "E1"}}, {only: []string{"server"}, quick: true}, {only: []string{"server"}, out: "x"}, {only: []string{"loop"}, trace: "x"}} {
+	for _, u := range []benchOptions{{only: []string{"testrun", "E1"}}, {only: []string{"server"}, quick: true}, {only: []string{"server"}, out: "x"}, {only: []string{"testrun"}, trace: "x"}} {
 		if err := u.hotPath(t.Context(), c.env); err == nil || exitCode(err) != exitUsage {
 			t.Errorf("%+v: %v", u, err)
 		}

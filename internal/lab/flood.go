@@ -24,6 +24,8 @@ type FloodOptions struct {
 	Sources netip.Prefix  // FloodSources4 or FloodSources6 if not valid
 	Limit   time.Duration // it ends by itself after this, an hour if 0
 	Seed    uint64        // of the random fields, 1 if 0
+	// Alone keeps all else from the generator's CPU as far as the kernel lets it.
+	Alone bool
 }
 
 // Frames that one call sends at most: a bound that ends the generator even if
@@ -39,6 +41,8 @@ type Flood struct {
 	objects  floodObjects
 	thread   atomic.Int64 // its id, 0 before it runs
 	stopping atomic.Bool
+	softirqs int // the thread of its CPU's softirqs
+	begun    chan struct{}
 	done     chan struct{}
 	err      error // valid once done is closed
 }
@@ -49,11 +53,15 @@ func (l *Lab) StartFlood(options FloodOptions) (*Flood, error) {
 	if err != nil {
 		return nil, err
 	}
-	flood := &Flood{done: make(chan struct{})}
+	flood := &Flood{begun: make(chan struct{}), done: make(chan struct{})}
+	if flood.softirqs, err = softirqThread(l.cpus.generator); err != nil {
+		return nil, err
+	}
 	if err := flood.load(config, options.Seed); err != nil {
 		return nil, err
 	}
-	go flood.run(l.Attacker.Namespace, l.cpus.generator, options.Limit)
+	alone := options.Alone && l.Apart()
+	go flood.run(l.Attacker.Namespace, l.cpus.generator, alone, options.Limit)
 	return flood, nil
 }
 
@@ -155,16 +163,22 @@ func (f *Flood) load(config floodConfig, seed uint64) error {
 
 // run gives its thread back as it was. With the thread would die what it has
 // started: children of the lab end with their parent, which is a thread.
-func (f *Flood) run(namespace *Namespace, cpu int, limit time.Duration) {
+func (f *Flood) run(namespace *Namespace, cpu int, alone bool, limit time.Duration) {
 	defer close(f.done)
 	f.err = namespace.Do(func() error {
-		return onCPUs([]int{cpu}, func() error { return f.sendAll(limit) })
+		return onCPUs([]int{cpu}, func() error {
+			if alone {
+				defer goFirst()()
+			}
+			return f.sendAll(limit)
+		})
 	})
 }
 
 func (f *Flood) sendAll(limit time.Duration) error {
 	f.thread.Store(int64(unix.Gettid()))
 	defer f.thread.Store(0)
+	close(f.begun)
 	timer := time.AfterFunc(limit, f.end)
 	defer timer.Stop()
 	for !f.stopping.Load() {
@@ -247,6 +261,9 @@ func (f *Flood) Stop() error {
 	return errors.Join(f.err, f.objects.Close())
 }
 
+// Begun is closed when the generator runs, which it may never do: see Done.
+func (f *Flood) Begun() <-chan struct{} { return f.begun }
+
 // Done is closed when the flood has ended, by itself or by Stop.
 func (f *Flood) Done() <-chan struct{} { return f.done }
 
@@ -257,6 +274,22 @@ func (f *Flood) Offered() (uint64, error) {
 		return 0, fmt.Errorf("read the flood's counter: %w", err)
 	}
 	return sent, nil
+}
+
+// CPUTime is what the flood has taken of its CPU, with all that the kernel did there
+// on its way: softirqs run in the generator's name, and what is left of them in their
+// own thread's. It does not matter who else wants the CPU.
+func (f *Flood) CPUTime() (time.Duration, error) {
+	thread := int(f.thread.Load())
+	if thread == 0 {
+		return 0, errors.New("read the flood's CPU time: it does not run")
+	}
+	own, err := cpuClock(thread, clockOfThread)
+	if err != nil {
+		return 0, err
+	}
+	rest, err := cpuClock(f.softirqs, clockOfProcess)
+	return own + rest, err
 }
 
 // gatewayMAC is where the attacker's frames go: the router, or the server

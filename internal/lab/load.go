@@ -311,12 +311,22 @@ type Load struct {
 // StartLoad starts the benign clients in a process of their own. It ends with
 // the context, or when the duration is over and the last request is answered.
 func (l *Lab) StartLoad(ctx context.Context, options LoadOptions) (*Load, error) {
+	return l.startLoad(ctx, l.Client.Namespace, l.cpus.others, options)
+}
+
+// StartLoadBesideFlood starts them where the flood comes from, so that both meet
+// the same queue of the same port, and on the CPU of LoadCPU.
+func (l *Lab) StartLoadBesideFlood(ctx context.Context, options LoadOptions) (*Load, error) {
+	return l.startLoad(ctx, l.Attacker.Namespace, []int{l.LoadCPU()}, options)
+}
+
+func (l *Lab) startLoad(ctx context.Context, from *Namespace, cpus []int, options LoadOptions) (*Load, error) {
 	encoded, err := json.Marshal(options)
 	if err != nil {
 		return nil, fmt.Errorf("encode the load: %w", err)
 	}
-	command := l.Client.Command(ctx, l.options.Executable, childCommand, childGroup, childLoad, string(encoded))
-	command.CPUs = l.cpus.others
+	command := from.Command(ctx, l.options.Executable, childCommand, childGroup, childLoad, string(encoded))
+	command.CPUs = cpus
 	var complaint bytes.Buffer
 	command.Stderr = &complaint
 	out, err := command.StdoutPipe()

@@ -34,6 +34,10 @@ type Process struct {
 // Start runs the lab's own executable in a namespace and waits until it logs
 // that it is ready. The lab stops it at the latest when it is closed.
 func (l *Lab) Start(ctx context.Context, namespace *Namespace, name string, args ...string) (*Process, error) {
+	return l.startOn(ctx, l.cpus.others, namespace, name, args...)
+}
+
+func (l *Lab) startOn(ctx context.Context, cpus []int, namespace *Namespace, name string, args ...string) (*Process, error) {
 	command := namespace.Command(context.Background(), l.options.Executable, args...)
 	command.Standing = l.options.Standing
 	process := &Process{
@@ -44,7 +48,7 @@ func (l *Lab) Start(ctx context.Context, namespace *Namespace, name string, args
 		done:    make(chan struct{}),
 	}
 	command.Args[0] = "smartcookie"
-	command.CPUs = l.cpus.others
+	command.CPUs = cpus
 	if err := process.start(); err != nil {
 		return nil, err
 	}

@@ -5,13 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -43,7 +41,7 @@ func (n *Namespace) receiveOn(port string, cpu int) (*Receiver, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := n.threaded(port); err != nil {
+	if err := n.setDevice(port, setting{"threaded", "1"}); err != nil {
 		return nil, err
 	}
 	after, err := receiverThreads(port)
@@ -67,29 +65,6 @@ func (n *Namespace) receiveOn(port string, cpu int) (*Receiver, error) {
 		}
 	}
 	return r, nil
-}
-
-// threaded asks for the threads by the only way that old kernels have: /sys, which
-// shows the devices of the namespace in which it was mounted.
-func (n *Namespace) threaded(port string) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
-		if err := netns.Set(n.handle); err != nil {
-			done <- fmt.Errorf("enter namespace %s: %w", n.Name, err)
-			return
-		}
-		if err := ownSys(); err != nil {
-			done <- err
-			return
-		}
-		if err := os.WriteFile("/sys/class/net/"+port+"/threaded", []byte("1"), 0); err != nil {
-			done <- fmt.Errorf("%s: receive in threads: %w", n.Name, err)
-			return
-		}
-		done <- nil
-	}()
-	return <-done
 }
 
 // receiverThreads are those of all ports of this name.

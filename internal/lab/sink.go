@@ -56,11 +56,16 @@ func (l *Lab) NewSink() (*Sink, error) {
 	if err := spec.LoadAndAssign(&sink.objects, nil); err != nil {
 		return nil, fmt.Errorf("load the sink program: %w", err)
 	}
-	if err := l.Attacker.attach(l.Attacker.Port, sink.objects.LabSink); err != nil {
+	if err := l.Attach(sink); err != nil {
 		sink.Close()
 		return nil, err
 	}
 	return sink, nil
+}
+
+// Attach puts a sink back on the attacker's port, if Bare has taken it off.
+func (l *Lab) Attach(s *Sink) error {
+	return l.Attacker.attach(l.Attacker.Port, s.objects.LabSink)
 }
 
 // Counts returns what the sink has counted so far.
