@@ -41,7 +41,7 @@ func (n *Namespace) receiveOn(port string, cpu int) (*Receiver, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := n.threaded(port); err != nil {
+	if err := n.setDevice(port, setting{"threaded", "1"}); err != nil {
 		return nil, err
 	}
 	after, err := receiverThreads(port)
@@ -65,12 +65,6 @@ func (n *Namespace) receiveOn(port string, cpu int) (*Receiver, error) {
 		}
 	}
 	return r, nil
-}
-
-// threaded asks for the threads by the only way that old kernels have: /sys, which
-// shows the devices of the namespace in which it was mounted.
-func (n *Namespace) threaded(port string) error {
-	return n.setDevice(port, setting{"threaded", "1"})
 }
 
 // receiverThreads are those of all ports of this name.
