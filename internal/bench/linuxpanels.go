@@ -50,7 +50,7 @@ func (x *linuxAlone) served(t evaluation.Taken) evaluation.Panel {
 	const differs = "Linux 5.9 and 4.19, a real card, an attacker elsewhere"
 	return evaluation.Panel{
 		ID: "e6-served", Title: "Requests served", Kind: evaluation.Lines,
-		X: evaluation.Axis{Label: "SYN/s offered", Log: true}, Y: evaluation.Axis{Label: "% of 100 requests a second"},
+		X: evaluation.Axis{Label: "SYN/s offered", Log: true}, Y: evaluation.Axis{Label: "% of 100 requests a second"}, Better: evaluation.Higher,
 		Series: x.over(t, requestsServed, map[cookieSetting]*evaluation.Paper{
 			cookiesOff:    {Value: "none", Where: europ4 + ", figure 7b", Differs: differs},
 			cookiesNeeded: {Value: "all up to 0.4 M SYN/s, then towards none", Where: europ4 + ", figure 7b", Differs: differs},
@@ -63,7 +63,7 @@ func (x *linuxAlone) processed(t evaluation.Taken) evaluation.Panel {
 	const differs = "Linux 5.9 and 4.19, a real card; its queue may have had another length"
 	return evaluation.Panel{
 		ID: "e6-processed", Title: "SYNs answered", Kind: evaluation.Lines,
-		X: evaluation.Axis{Label: "SYN/s offered", Log: true}, Y: evaluation.Axis{Label: "SYN/s answered"},
+		X: evaluation.Axis{Label: "SYN/s offered", Log: true}, Y: evaluation.Axis{Label: "SYN/s answered"}, Better: evaluation.Higher,
 		Series: x.over(t, answeredPerS, map[cookieSetting]*evaluation.Paper{
 			cookiesOff:    {Value: "up to 250 SYN/s", Where: europ4, Differs: differs},
 			cookiesNeeded: {Value: "up to 0.4 M SYN/s", Where: europ4, Differs: differs},

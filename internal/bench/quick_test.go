@@ -3,6 +3,7 @@ package bench_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -40,12 +41,12 @@ func TestQuickEvaluation(t *testing.T) {
 	}
 	t.Logf("took %v", results.Ended.Sub(results.Started))
 	planned := bench.Experiments(traffic.Default())
-	if len(results.Experiments) != len(planned) {
-		t.Fatalf("%d experiments, want %d", len(results.Experiments), len(planned))
+	if len(planned) != 7 || len(results.Experiments) != len(planned) {
+		t.Fatalf("%d experiments, want %d, and E1 to E7", len(results.Experiments), len(planned))
 	}
 	var figures []string
 	for i, o := range results.Experiments {
-		figures = append(figures, checkOutcome(t, o, planned[i])...)
+		figures = append(figures, checkOutcome(t, i+1, o, planned[i])...)
 	}
 	report, err := os.ReadFile(filepath.Join(dir, evaluation.ReportFile))
 	if err != nil {
@@ -71,9 +72,9 @@ func checkSchema(t *testing.T, text []byte) {
 
 // checkOutcome wants every cell measured, nobody missing, and something shown of
 // everybody. It returns the panels.
-func checkOutcome(t *testing.T, o evaluation.Outcome, e evaluation.Experiment) (panels []string) {
+func checkOutcome(t *testing.T, n int, o evaluation.Outcome, e evaluation.Experiment) (panels []string) {
 	t.Helper()
-	if o.ID != e.ID || o.Measured != o.Planned || len(o.Absent) > 0 || len(o.Failures) > 0 || len(o.Panels) == 0 || len(o.Notes) == 0 {
+	if o.ID != fmt.Sprintf("E%d", n) || o.ID != e.ID || o.Measured != o.Planned || len(o.Absent) > 0 || len(o.Failures) > 0 || len(o.Panels) == 0 || len(o.Notes) == 0 {
 		t.Errorf("%s: %d of %d cells, missing %v, failed %v, %d plots, %d notes",
 			o.ID, o.Measured, o.Planned, o.Absent, o.Failures, len(o.Panels), len(o.Notes))
 	}

@@ -45,14 +45,14 @@ func ratePanels(t evaluation.Taken) []evaluation.Panel {
 	}
 }
 
-func bars(id, title, unit, note string) evaluation.Panel {
+func bars(id, title, unit string, better evaluation.Better, note string) evaluation.Panel {
 	return evaluation.Panel{
-		ID: id, Title: title, Kind: evaluation.Bars, X: evaluation.Axis{Label: "defence"}, Y: evaluation.Axis{Label: unit}, Note: note,
+		ID: id, Title: title, Kind: evaluation.Bars, X: evaluation.Axis{Label: "defence"}, Y: evaluation.Axis{Label: unit}, Better: better, Note: note,
 	}
 }
 
 func ratesPanel(t evaluation.Taken) evaluation.Panel {
-	p := bars("e1-rate", "SYNs answered by one core, none lost, "+plainSYNs, perSecond,
+	p := bars("e1-rate", "SYNs answered by one core, none lost, "+plainSYNs, perSecond, evaluation.Higher,
 		"XDP_DROP and the swaps are floors, which answer nobody. Without cookies a full queue loses nearly all: shown is what it can answer for long.")
 	names, ours := contenderNames(plainSYNs)
 	for _, name := range names {
@@ -67,7 +67,7 @@ func timesKernel(t evaluation.Taken, name, in string) []float64 {
 }
 
 func ratiosPanel(t evaluation.Taken, id, in string, papers bool) evaluation.Panel {
-	p := bars(id, "Beside the kernel's own cookies, "+in, timesOf, "Each flood beside one of the kernel's cookies right after it.")
+	p := bars(id, "Beside the kernel's own cookies, "+in, timesOf, evaluation.Higher, "Each flood beside one of the kernel's cookies right after it.")
 	names, ours := contenderNames(in)
 	for _, name := range names {
 		var paper *evaluation.Paper
@@ -93,7 +93,7 @@ var aims = []aim{
 }
 
 func aimsPanel(t evaluation.Taken) evaluation.Panel {
-	p := bars("e1-aims", "What this project has set itself, "+plainSYNs, "times as many as that peer",
+	p := bars("e1-aims", "What this project has set itself, "+plainSYNs, "times as many as that peer", evaluation.Higher,
 		"What both are to the kernel's cookies, in the same round. Where one falls short, the breakdown below says where a SYN's time goes: no program that answers on this way can be faster than the swaps.")
 	p.X.Label = "ours beside a peer"
 	for _, a := range aims {
@@ -126,7 +126,7 @@ func differences(of, by []float64) []float64 {
 }
 
 func marginPanel(t evaluation.Taken) evaluation.Panel {
-	p := bars("e1-margin", "What an answer takes above a MAC swap, "+plainSYNs, "ns per SYN",
+	p := bars("e1-margin", "What an answer takes above a MAC swap, "+plainSYNs, "ns per SYN", evaluation.Lower,
 		"The swap of the same round is subtracted: what is left is the defence's own work, with the sink's count of the answer.")
 	floor := loopTimes(t, macSwap)
 	names, ours := contenderNames(plainSYNs)
@@ -139,7 +139,7 @@ func marginPanel(t evaluation.Taken) evaluation.Panel {
 }
 
 func testRunPanel(t evaluation.Taken) evaluation.Panel {
-	p := bars("e1-testrun", "The programs alone, by BPF_PROG_TEST_RUN, "+plainSYNs, "ns per SYN",
+	p := bars("e1-testrun", "The programs alone, by BPF_PROG_TEST_RUN, "+plainSYNs, "ns per SYN", evaluation.Lower,
 		"Each run writes a fresh SYN first, which the floor does too: its MAC swap is the least there is. Answers leave nothing, and all that a program reads is in the cache.")
 	for _, run := range synRuns() {
 		if run.prog == "floor" || run.prog == "outside" {
@@ -150,7 +150,7 @@ func testRunPanel(t evaluation.Taken) evaluation.Panel {
 }
 
 func breakdownPanel(t evaluation.Taken) evaluation.Panel {
-	p := bars("e1-breakdown", "Where the time of a SYN goes: "+splitSipHash+", "+plainSYNs, "ns per SYN",
+	p := bars("e1-breakdown", "Where the time of a SYN goes: "+splitSipHash+", "+plainSYNs, "ns per SYN", "",
 		"The first three and the last are differences of floods in the loop, the others of test runs of the program cut off behind each step. The last is what only a flood shows: programs and their data that packets and the kernel push out of the cache.")
 	p.X.Label = "part"
 	loop := func(name string) []float64 { return loopTimes(t, name) }

@@ -83,8 +83,8 @@ func papersShape(subject string) *evaluation.Paper {
 func (x *requests) shares(t evaluation.Taken) evaluation.Panel {
 	panel := evaluation.Panel{
 		ID: "e5-shares", Title: "Throughput beside a flood, as the paper draws it", Kind: evaluation.Lines,
-		X:    evaluation.Axis{Label: "SYN flood, % of the most that anybody absorbed"},
-		Y:    evaluation.Axis{Label: "transactions, % of the most without a flood"},
+		X: evaluation.Axis{Label: "SYN flood, % of the most that anybody absorbed"},
+		Y: evaluation.Axis{Label: "transactions, % of the most without a flood"}, Better: evaluation.Higher,
 		Note: "100 flows. 100% of a flood is the most that any defence answered.",
 	}
 	floods := most(func(subject string) []float64 { return x.absorbedBy(t, subject) })
@@ -98,7 +98,7 @@ func (x *requests) shares(t evaluation.Taken) evaluation.Panel {
 func (x *requests) absolute(t evaluation.Taken) evaluation.Panel {
 	return evaluation.Panel{
 		ID: "e5-transactions", Title: "Throughput beside a flood", Kind: evaluation.Lines,
-		X: evaluation.Axis{Label: "SYN/s offered"}, Y: evaluation.Axis{Label: "transactions per second"},
+		X: evaluation.Axis{Label: "SYN/s offered"}, Y: evaluation.Axis{Label: "transactions per second"}, Better: evaluation.Higher,
 		Series: x.lines(t, 1, 1), Note: "The same in absolute figures.",
 	}
 }
@@ -106,7 +106,7 @@ func (x *requests) absolute(t evaluation.Taken) evaluation.Panel {
 func (x *requests) absorbed(t evaluation.Taken) evaluation.Panel {
 	panel := evaluation.Panel{
 		ID: "e5-absorbed", Title: "The largest flood absorbed", Kind: evaluation.Bars,
-		X: evaluation.Axis{Label: "defence"}, Y: evaluation.Axis{Label: "SYN/s answered"},
+		X: evaluation.Axis{Label: "defence"}, Y: evaluation.Axis{Label: "SYN/s answered"}, Better: evaluation.Higher,
 		Note: "The most SYN-ACKs that came back in a second at any of these rates, or while as many SYNs came as the generator can send; of one CPU that also has clients and server.",
 	}
 	for _, s := range defended() {
@@ -118,7 +118,7 @@ func (x *requests) absorbed(t evaluation.Taken) evaluation.Panel {
 func (x *requests) absorbedRatio(t evaluation.Taken) evaluation.Panel {
 	panel := evaluation.Panel{
 		ID: "e5-absorbed-ratio", Title: "The largest flood absorbed, against kernel cookies", Kind: evaluation.Bars,
-		X: evaluation.Axis{Label: "defence"}, Y: evaluation.Axis{Label: "times as many SYNs answered"},
+		X: evaluation.Axis{Label: "defence"}, Y: evaluation.Axis{Label: "times as many SYNs answered"}, Better: evaluation.Higher,
 		Note: "Each round against kernel cookies in the same round.",
 	}
 	alone := x.absorbedBy(t, kernelCookies)
@@ -137,10 +137,9 @@ func (x *requests) absorbedRatio(t evaluation.Taken) evaluation.Panel {
 func passive(t evaluation.Taken) evaluation.Panel {
 	panel := evaluation.Panel{
 		ID: "e5-passive", Title: "Throughput without an attack, against no program", Kind: evaluation.Bars,
-		X: evaluation.Axis{Label: "defence"}, Y: evaluation.Axis{Label: "transactions, times those with no program"},
+		X: evaluation.Axis{Label: "defence"}, Y: evaluation.Axis{Label: "transactions, times those with no program"}, Better: evaluation.Higher,
 		Note: "100 flows and nothing else, all on one CPU; each round against no program in the same round. A second host without a program shows what chance does.",
 	}
-	alone := t.Rounds(noProgram, withoutGenerator, transactions)
 	for _, s := range waiting()[1:] {
 		var paper *evaluation.Paper
 		switch s.name {
@@ -149,7 +148,7 @@ func passive(t evaluation.Taken) evaluation.Panel {
 		case alwaysHost:
 			paper = &evaluation.Paper{Value: "\"a small but notable regression\"", Where: "Netdev 2020, Bimodal Operation", Differs: "of its own program; the paper gives no figure"}
 		}
-		panel.Series = append(panel.Series, evaluation.Bar(s.name, s.ours, evaluation.Ratios(t.Rounds(s.name, withoutGenerator, transactions), alone), paper)...)
+		panel.Series = append(panel.Series, evaluation.Bar(s.name, s.ours, t.RatioRounds(s.name, noProgram, withoutGenerator, transactions), paper)...)
 	}
 	return panel
 }
