@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"time"
 	"unsafe"
 
+	"github.com/safchain/ethtool"
 	"golang.org/x/sys/unix"
 )
 
@@ -302,4 +304,26 @@ func (l *Lab) gatewayMAC() ([]byte, error) {
 		return l.front.HardwareAddr("out1")
 	}
 	return l.Edge.HardwareAddr(l.Edge.Outside[1])
+}
+
+// LinkLost counts the packets of floods that the attacker's link has lost so far,
+// since its other end was late: no program has seen them.
+func (l *Lab) LinkLost() (lost uint64, err error) {
+	return lost, l.Attacker.Do(func() error {
+		tool, err := ethtool.NewEthtool()
+		if err != nil {
+			return fmt.Errorf("open ethtool: %w", err)
+		}
+		defer tool.Close()
+		stats, err := tool.Stats(l.Attacker.Port)
+		if err != nil {
+			return fmt.Errorf("read the statistics of %s: %w", l.Attacker.Port, err)
+		}
+		for name, n := range stats {
+			if strings.HasPrefix(name, "tx_queue_") && strings.HasSuffix(name, "_xdp_xmit_errors") {
+				lost += n
+			}
+		}
+		return nil
+	})
 }
