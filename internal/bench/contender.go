@@ -91,8 +91,8 @@ func (c *contender) placed(do func() error) error {
 }
 
 // caught does something while what comes back is counted, or dropped. At other times
-// nothing is attached there: a kernel calls XDP programs directly while the whole
-// machine has less than 48 of them, and by a slow jump, each, if it has more.
+// nothing is attached there: a kernel's dispatcher has room for 48 XDP programs of
+// the whole machine, and calls any others by a slower jump.
 func (c *contender) caught(do func() error) error {
 	attach := func() error { return c.lab.Attach(c.sink) }
 	if c.drops {

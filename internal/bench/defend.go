@@ -7,15 +7,13 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os/exec"
-	"strings"
+	"net/netip"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
 	"smartcookie/internal/cookie"
 	"smartcookie/internal/dataplane"
-	"smartcookie/internal/evaluation"
 	"smartcookie/internal/keys"
 	"smartcookie/internal/lab"
 )
@@ -62,36 +60,18 @@ func defendNothing(_ context.Context, c *contender) error {
 		c.lab.Edge.Sysctl("net.ipv4.tcp_no_metrics_save", "1"))
 }
 
-// synproxyRules are as in nft(8): SYNs are kept out of conntrack, and what it does
-// not know is the proxy's.
-const synproxyRules = `table inet bench {
-	chain untracked {
-		type filter hook prerouting priority raw
-		tcp dport %[1]d tcp flags & (fin | syn | rst | ack) == syn notrack
-	}
-	chain proxied {
-		type filter hook input priority filter
-		tcp dport %[1]d ct state invalid,untracked synproxy mss 1460 wscale 7 timestamp sack-perm
-		tcp dport %[1]d ct state invalid drop
-	}
-}`
-
 // defendSynproxy puts netfilter's SYN proxy before the kernel's listener.
 func defendSynproxy(ctx context.Context, c *contender) error {
-	if _, err := exec.LookPath("nft"); err != nil {
-		return &evaluation.Missing{Why: "there is no nft"}
-	}
 	if err := defendKernel("1")(ctx, c); err != nil {
 		return err
 	}
-	nft := c.lab.Edge.Command(ctx, "nft", "-f", "-")
-	nft.Stdin = strings.NewReader(fmt.Sprintf(synproxyRules, lab.HTTPPort))
-	if out, err := nft.CombinedOutput(); err != nil {
-		why, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
-		return &evaluation.Missing{Why: fmt.Sprintf("nft takes no synproxy rule here (%v: %s); it needs nf_conntrack and nft_synproxy", err, why)}
+	scale, err := windowScale(c.lab.Edge.Namespace)
+	if err != nil {
+		return err
 	}
-	// Otherwise conntrack takes a proxied client's ACK for a connection that it missed.
-	return c.lab.Edge.Sysctl("net.netfilter.nf_conntrack_tcp_loose", "0")
+	// The lab takes the table away with its namespace.
+	_, err = startSynproxy(ctx, c.lab.Edge.Namespace, "input", netip.AddrPortFrom(c.target(false), lab.HTTPPort), scale)
+	return err
 }
 
 // defendHost runs the host shape on the edge itself, which serves.

@@ -210,7 +210,7 @@ func TestRatesThatWereNotReachedHaveNoPoint(t *testing.T) {
 // A machine without nft has the other defences.
 func TestMissingPeerIsToldAsMissing(t *testing.T) {
 	t.Setenv("PATH", "")
-	_, err := startSynproxy(t.Context(), nil, flowsOf()[0].Destination, 7)
+	_, err := startSynproxy(t.Context(), nil, "forward", flowsOf()[0].Destination, 7)
 	var missing *evaluation.Missing
 	if !errors.As(err, &missing) {
 		t.Errorf("%v", err)

@@ -8,6 +8,8 @@ import (
 	"hash/crc32"
 	"math"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -240,5 +242,35 @@ func TestContendersOfEachKindAnswer(t *testing.T) {
 		if figures["syn_per_s"] <= 0 {
 			t.Errorf("%s: %v", c.name, figures)
 		}
+	}
+}
+
+// Without its rules the listener behind SYNPROXY would answer, too.
+func TestSynproxyItselfAnswers(t *testing.T) {
+	needRoot(t)
+	all := contenders()
+	c := all[slices.IndexFunc(all, func(c *contender) bool { return c.name == synproxy })]
+	defer func() {
+		if err := c.stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if _, err := c.measure(t.Context(), c, lab.FloodOptions{}, span{10 * time.Millisecond, 30 * time.Millisecond}); err != nil {
+		t.Fatal(err)
+	}
+	text, err := c.lab.Edge.Command(t.Context(), "cat", "/proc/net/stat/synproxy").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var received uint64
+	for _, line := range strings.Split(strings.TrimSpace(string(text)), "\n")[1:] { // one for each CPU
+		n, err := strconv.ParseUint(strings.Fields(line)[1], 16, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		received += n
+	}
+	if received == 0 {
+		t.Errorf("SYNPROXY has met no SYN: %s", text)
 	}
 }

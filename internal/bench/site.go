@@ -94,7 +94,7 @@ func besideSynproxy(ctx context.Context, s *site) error {
 		return err
 	}
 	server := netip.AddrPortFrom(s.lab.Server.IPv4, lab.HTTPPort)
-	undo, err := startSynproxy(ctx, s.lab.Edge.Namespace, server, scale)
+	undo, err := startSynproxy(ctx, s.lab.Edge.Namespace, "forward", server, scale)
 	if err != nil {
 		return err
 	}

@@ -23,17 +23,18 @@ const synproxyTable = `table ip bench_synproxy {
 		ip daddr %[1]s tcp dport %[2]d tcp flags & (fin | syn | rst | ack) == syn notrack
 	}
 	chain guard {
-		type filter hook forward priority filter
+		type filter hook %[4]s priority filter
 		ip daddr %[1]s tcp dport %[2]d ct state invalid,untracked synproxy mss 1460 wscale %[3]d timestamp sack-perm
 		ip daddr %[1]s tcp dport %[2]d ct state invalid drop
 	}
 }
 `
 
-// startSynproxy makes a router of the lab answer for a server until that is undone.
+// startSynproxy makes a machine of the lab answer for a server, in the hook forward
+// or, for its own, input, until that is undone.
 // The scale is the server's window scale: nft cannot ask for it, and one that is
 // wrong breaks transfers without a word.
-func startSynproxy(ctx context.Context, at *lab.Namespace, server netip.AddrPort, scale int) (undo func() error, err error) {
+func startSynproxy(ctx context.Context, at *lab.Namespace, hook string, server netip.AddrPort, scale int) (undo func() error, err error) {
 	if _, err := exec.LookPath("nft"); err != nil {
 		return nil, &evaluation.Missing{Why: "nft is not installed"}
 	}
@@ -42,7 +43,7 @@ func startSynproxy(ctx context.Context, at *lab.Namespace, server netip.AddrPort
 		return nil, &evaluation.Missing{Why: "this kernel has no connection tracking"}
 	}
 	nft := at.Command(ctx, "nft", "-f", "-")
-	nft.Stdin = strings.NewReader(fmt.Sprintf(synproxyTable, server.Addr(), server.Port(), scale))
+	nft.Stdin = strings.NewReader(fmt.Sprintf(synproxyTable, server.Addr(), server.Port(), scale, hook))
 	if out, err := nft.CombinedOutput(); err != nil {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()

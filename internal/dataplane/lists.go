@@ -253,23 +253,23 @@ func (l *Lists) Sweep() (removed int, err error) {
 
 func (l *Lists) sweep(list List, now uint64) (removed int, err error) {
 	var gone []netip.Prefix
-	needed, err := l.marksToFind()
-	if err != nil {
-		return 0, err
+	needed := &markSet{}
+	if list == Deny {
+		if needed, err = l.marksToFind(); err != nil {
+			return 0, err
+		}
 	}
 	if err := l.walk(list, func(p netip.Prefix, v edgeListed) {
 		if v.expired(now) {
 			gone = append(gone, p)
-		} else if list == Deny {
+		} else {
 			needed.add(p)
 		}
 	}); err != nil {
 		return 0, err
 	}
-	if list == Deny {
-		if err := l.keepMarks(needed); err != nil {
-			return 0, err
-		}
+	if err := l.keepMarks(needed); err != nil {
+		return 0, err
 	}
 	return l.removeExpired(list, gone, now)
 }
