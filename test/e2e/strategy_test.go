@@ -176,8 +176,12 @@ func (r *trialOf) firstContact(t *testing.T) {
 	})
 }
 
-// opensToServer tells a client's SYN.
+// opensToServer tells a SYN that the client itself sends: a bridge that has not
+// learned an address yet floods what is sent to it, the attacker's SYNs among it.
 func opensToServer(f wireFrame) bool {
+	if !f.out {
+		return false
+	}
 	s := wire.Read(f.bytes)
 	return s.Kind == wire.KindTCP && s.Flags&(wire.SYN|wire.ACK) == wire.SYN && s.ToPort == lab.HTTPPort
 }
