@@ -59,7 +59,7 @@ test-long: ## the same, with tests that run for minutes in full (root)
 	SMARTCOOKIE_LONG=1 scripts/test -count=1
 
 # What a setup by translation may get wrong.
-TRANSLATE := Any|FirstRequest|Mangled|Shuffled|Repl|Numbers|ServerThatCloses|Reus|Repeated|ProtectedTime|Merged|Duplicated|PortIs|Overflowing|ConnectionHas|Transfers
+TRANSLATE := Any|FirstFlight|FirstRequest|Mangled|Shuffled|Repl|Numbers|ServerThatCloses|Reus|Repeated|ProtectedTime|Merged|Duplicated|PortIs|Overflowing|ConnectionHas|Transfers
 .PHONY: test-translate
 test-translate: ## end-to-end tests once more, with a server that translates (root)
 	SMARTCOOKIE_SETUP=translate $(GO) test -count=1 -timeout 20m -run 'Test($(TRANSLATE))' ./test/e2e

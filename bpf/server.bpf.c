@@ -8,6 +8,7 @@
  * Fail closed for what would make a connection, fail open for every packet of
  * a connection that the kernel has.
  */
+#include "beginning.h"
 #include "enforced.h"
 #include "established.h"
 #include "inject.h"
@@ -26,10 +27,12 @@ INLINE int setup(struct __sk_buff *skb, const struct packet *p, const struct ser
 	if (!error) {
 		if (translating)
 			translation_forget(p);
+		beginning_keep(p, BEGINS_HERE);
 		return next(id, VERDICT_SETUP);
 	}
 	if (error != -EINVAL || service->setup == SETUP_NATIVE)
 		return refuse(id, VERDICT_DROP_REFUSED);
+	beginning_forget(p); /* from here on the translation says what has to wait */
 	return translate_begin(skb, p, id, proof);
 }
 
@@ -41,6 +44,8 @@ NOINLINE int server_new(struct __sk_buff *skb, const struct packet *p,
 	struct proof proof;
 	bool proven = cookie_proves(p, service, &now, &proof);
 
+	if (listener && beginning_is_near(p, proven))
+		return come_again(skb, id);
 	if (service->mode == MODE_OFF && !(proven && listener))
 		return next(id, VERDICT_PASS_OFF);
 	if (!proven) {
@@ -69,15 +74,19 @@ NOINLINE int server_known(struct __sk_buff *skb, const struct packet *p,
 		return next(id, VERDICT_PASS_CONNECTION);
 	now = moment_now();
 	if (!cookie_proves(p, service, &now, &proof)) /* the kernel judges it */
-		return next(id, VERDICT_PASS_CONNECTION);
+		return beginning_is_near(p, false) ? come_again(skb, id) :
+						     next(id, VERDICT_PASS_CONNECTION);
 	/* A connection that was begins no second time, also where the socket is
 	 * another one, made from the same port after it. */
 	if (old.same || connection_was(p, &now, CONNECTION_ESTABLISHED))
 		return next(id, VERDICT_PASS_REPEATED);
+	if (beginning_is_near(p, false))
+		return come_again(skb, id);
 	/* The note ends the loop of a copy that meets the same socket again. */
 	if (connection_was(p, &now, CONNECTION_REQUEUED) ||
 	    !connection_keep(p, &now, CONNECTION_REQUEUED))
 		return refuse(id, VERDICT_DROP_STUBBORN_SOCKET);
+	beginning_keep(p, BEGINS_AGAIN);
 	return requeue(skb, p, id, &old);
 }
 
@@ -125,6 +134,8 @@ NOINLINE int server_translated(struct __sk_buff *skb, const struct packet *p,
 	}
 	if (!first && proves_another(p, service))
 		return NOT_TRANSLATED;
+	if (beginning_is_near(p, false)) /* of what displaces this connection */
+		return come_again(skb, id);
 	if (!connection && handshake_is_stale(t)) /* the kernel has given it up */
 		return first ? NOT_TRANSLATED : refuse(id, VERDICT_DROP_EARLY);
 	if (t->expires_ns && connection) /* TIME_WAIT, or a full accept queue */

@@ -387,6 +387,13 @@ INLINE int requeue(struct __sk_buff *skb, const struct packet *p, u32 service,
 	return next(service, old->timewait ? VERDICT_REQUEUE_TIMEWAIT : VERDICT_REQUEUE_STALE);
 }
 
+/* To the back of the queue, behind the packet that makes its connection. */
+INLINE int come_again(struct __sk_buff *skb, u32 id)
+{
+	count(id, VERDICT_REQUEUE_EARLY);
+	return (int)bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+}
+
 /* ---- setup -------------------------------------------------------------- */
 
 /* What the client asked for: the code, read with the packet's own options. */

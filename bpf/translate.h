@@ -328,8 +328,7 @@ INLINE int translate_wait(struct __sk_buff *skb, u32 id, struct translation *t)
 		return refuse(id, VERDICT_DROP_EARLY);
 	}
 	t->requeues++;
-	count(id, VERDICT_REQUEUE_EARLY);
-	return (int)bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+	return come_again(skb, id);
 }
 
 /* ---- from half open to established -------------------------------------- */

@@ -21,6 +21,22 @@ type serverAgentClock struct {
 	TablesVersion uint64
 }
 
+type serverBeginning struct {
+	_    structs.HostLayout
+	AtNs uint64
+	Flow struct {
+		_           structs.HostLayout
+		Source      [4]uint32
+		Destination [4]uint32
+		Ports       uint32
+		V6          bool
+		_           [3]byte
+	}
+	Ack      uint32
+	What     uint16
+	Requeues uint16
+}
+
 type serverConnection struct {
 	_            structs.HostLayout
 	ClientBe     [4]uint32
@@ -231,6 +247,7 @@ const (
 const (
 	serverMapAllowed4           = "allowed4"
 	serverMapAllowed6           = "allowed6"
+	serverMapBeginnings         = "beginnings"
 	serverMapClock              = "clock"
 	serverMapCounters           = "counters"
 	serverMapEdges              = "edges"
@@ -340,6 +357,7 @@ type serverProgramSpecs struct {
 type serverMapSpecs struct {
 	Allowed4         *ebpf.MapSpec `ebpf:"allowed4"`
 	Allowed6         *ebpf.MapSpec `ebpf:"allowed6"`
+	Beginnings       *ebpf.MapSpec `ebpf:"beginnings"`
 	Clock            *ebpf.MapSpec `ebpf:"clock"`
 	Counters         *ebpf.MapSpec `ebpf:"counters"`
 	Edges            *ebpf.MapSpec `ebpf:"edges"`
@@ -405,6 +423,7 @@ func (o *serverObjects) Close() error {
 type serverMaps struct {
 	Allowed4         *ebpf.Map `ebpf:"allowed4"`
 	Allowed6         *ebpf.Map `ebpf:"allowed6"`
+	Beginnings       *ebpf.Map `ebpf:"beginnings"`
 	Clock            *ebpf.Map `ebpf:"clock"`
 	Counters         *ebpf.Map `ebpf:"counters"`
 	Edges            *ebpf.Map `ebpf:"edges"`
@@ -433,6 +452,7 @@ func (m *serverMaps) Close() error {
 	return _ServerClose(
 		m.Allowed4,
 		m.Allowed6,
+		m.Beginnings,
 		m.Clock,
 		m.Counters,
 		m.Edges,

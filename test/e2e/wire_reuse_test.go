@@ -91,11 +91,79 @@ func TestMergedFirstFlightStaysIntact(t *testing.T) {
 // mergeAtServer makes the server's port wait for what it can merge.
 func (w *wireLab) mergeAtServer(t *testing.T) {
 	t.Helper()
+	w.setServerPort(t, "gro_flush_timeout", 5_000_000)
+}
+
+// batchAtServer makes the server's port take what has come within 5 ms at once, as a
+// card does that moderates its interrupts.
+func (w *wireLab) batchAtServer(t *testing.T) {
+	t.Helper()
+	w.mergeAtServer(t)
+	w.setServerPort(t, "napi_defer_hard_irqs", 1<<31-1)
+}
+
+func (w *wireLab) setServerPort(t *testing.T, name string, value int) {
+	t.Helper()
 	need(t, "unshare", "mount")
-	script := fmt.Sprintf("mount -t sysfs sysfs /sys && echo 5000000 > /sys/class/net/%s/gro_flush_timeout", w.Server.Port)
+	script := fmt.Sprintf("mount -t sysfs sysfs /sys && echo %d > /sys/class/net/%s/%s", value, w.Server.Port, name)
 	if out, err := w.Server.Command(t.Context(), "unshare", "-m", "sh", "-c", script).CombinedOutput(); err != nil {
-		t.Fatalf("set gro_flush_timeout: %v: %s", err, out)
+		t.Fatalf("set %s: %v: %s", name, err, out)
 	}
+}
+
+// TC sees a batch of packets before TCP sees the first of them: what comes behind
+// the packet that makes the connection waits for it, and none has to be sent again.
+func TestFirstFlightInOneBatchStaysWhole(t *testing.T) {
+	for _, shape := range []wireShape{wireRoute, wireHost} {
+		t.Run(shape.name, func(t *testing.T) {
+			w := newWire(t, shape, wireSettings{})
+			w.batchAtServer(t)
+			for _, state := range append([]wireState{{name: "new port"}}, wireStates...) {
+				wireFamilies(t, func(t *testing.T, v6 bool) {
+					t.Run(state.name, func(t *testing.T) {
+						// Whether all are in one batch is a matter of time: try again.
+						for range 10 {
+							if batchedFlightArrives(t, w, state, v6) {
+								return
+							}
+						}
+						t.Fatal("no packet met its connection too early: the test has not tested what it should")
+					})
+				})
+			}
+		})
+	}
+}
+
+// batchedFlightArrives sends a bare ACK and what GRO cannot merge, each once, and
+// says whether any packet has met its connection too early.
+func batchedFlightArrives(t *testing.T, w *wireLab, state wireState, v6 bool) bool {
+	s := w.serve(t, state.mode)
+	defer s.stop()
+	f := w.flow(t, v6)
+	if state.arrange != nil {
+		state.arrange(f, s)
+		w.awaitState(t, f, state.state)
+		f = f.reuse()
+	}
+	s.becomes(wireEcho)
+	accepted := len(s.conns())
+	f.open()
+	before := w.verdicts(t)
+	frames := [][]byte{f.frame(0, wireACK, nil)}
+	var stream []byte
+	for i := range 5 {
+		segment := wireSegment(i)[:1000+i] // one that is longer is not merged
+		frames = append(frames, f.frame(len(stream), wireData, segment))
+		stream = append(stream, segment...)
+	}
+	f.emit(frames...)
+	f.expectStream(string(stream))
+	if got, _ := s.conn(accepted).read(); !bytes.Equal(got, stream) {
+		t.Fatalf("the server has received %d bytes, want %d", len(got), len(stream))
+	}
+	w.expect(t, before, wireVerdicts{"setup": 1, "drop_bad_cookie": 0, "drop_stubborn_socket": 0, "drop_early": 0, "drop_refused": 0})
+	return w.verdicts(t).since(before)["requeue_early"] > 0
 }
 
 // mergedFlightArrives checks a flight, and says whether GRO merged any of it.
