@@ -81,6 +81,9 @@ func FilterLines(flows int) uint32 {
 	return uint32(max((flows+flowsPerLine-1)/flowsPerLine, 1))
 }
 
+// FilterBytes is the memory of a filter for so many flows.
+func FilterBytes(flows int) uint64 { return uint64(FilterLines(flows)) * lineBytes }
+
 // LoadEdge loads the programs. With pins, state that an earlier daemon left is
 // taken over where it fits; without, everything ends with this process.
 func LoadEdge(pins *Pins, c EdgeConfig) (*Edge, error) {
@@ -150,13 +153,13 @@ func (e *Edge) shape(spec *ebpf.CollectionSpec) error {
 	return setConstants(spec, e.constants())
 }
 
-// singleBufferMTU is what every driver that we know of takes in one buffer.
-const singleBufferMTU = 3400
+// SingleBufferMTU is what every driver that we know of takes in one buffer.
+const SingleBufferMTU = 3400
 
 // multiBuffer says whether frames may be longer than one buffer.
 func (e *Edge) multiBuffer() bool {
 	return slices.ContainsFunc(slices.Concat(e.config.Outside, e.config.Inside), func(i Interface) bool {
-		return i.MTU > singleBufferMTU
+		return i.MTU > SingleBufferMTU
 	})
 }
 

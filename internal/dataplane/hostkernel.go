@@ -53,7 +53,7 @@ func LoadHostKernel(pins *Pins, c HostKernelConfig) (*HostKernel, error) {
 		return nil, fmt.Errorf("read embedded object: %w", err)
 	}
 	h := &HostKernel{config: c, links: make(map[string]link.Link)}
-	if c.Interface.MTU > singleBufferMTU {
+	if c.Interface.MTU > SingleBufferMTU {
 		spec.Programs["host_arrive"].Flags |= unix.BPF_F_XDP_HAS_FRAGS
 	}
 	if err := setConstants(spec, h.constants()); err != nil {
@@ -87,7 +87,7 @@ func (h *HostKernel) constants() map[string]any {
 		"flood_always":       c.Services[0].Mode == policy.Always,
 		"device_mss4":        c.MSS4,
 		"device_mss6":        c.MSS6,
-		"multi_buffer":       c.Interface.MTU > singleBufferMTU,
+		"multi_buffer":       c.Interface.MTU > SingleBufferMTU,
 		"answer_by_redirect": c.Interface.Veth,
 		"own_tags":           true,
 	}

@@ -17,6 +17,7 @@ import (
 // DeviceError says what of a device stands in the way of XDP, and what mends
 // it.
 type DeviceError struct {
+	Name                  string // of its kind, as docs/check.md has it
 	Device, Problem, Mend string
 }
 
@@ -29,16 +30,16 @@ func (e *DeviceError) ExitCode() int { return 2 }
 
 // offload is a feature of a device that does not go together with XDP.
 type offload struct {
-	feature, problem, switchName string
+	name, feature, problem, switchName string
 }
 
 var mergingOffloads = []offload{
-	{"rx-lro", "large receive offload merges packets before XDP sees them, and what it forwards is corrupt", "lro"},
-	{"rx-gro-hw", "hardware GRO merges packets before XDP sees them, and what it forwards is corrupt", "rx-gro-hw"},
+	{"offload-merging", "rx-lro", "large receive offload merges packets before XDP sees them, and what it forwards is corrupt", "lro"},
+	{"offload-merging", "rx-gro-hw", "hardware GRO merges packets before XDP sees them, and what it forwards is corrupt", "rx-gro-hw"},
 }
 
 var strippingOffload = offload{
-	"rx-vlan-hw-parse", "VLAN tags are stripped on receipt and hidden from XDP: tagged frames look untagged", "rxvlan",
+	"offload-vlan", "rx-vlan-hw-parse", "VLAN tags are stripped on receipt and hidden from XDP: tagged frames look untagged", "rxvlan",
 }
 
 // CheckDevice refuses a device whose offloads break XDP. Stripped VLAN tags
@@ -57,24 +58,37 @@ func CheckDevice(name string, generic, bridge bool, log *slog.Logger) error {
 		log.Warn("offloads are unknown", "interface", name, "error", err)
 		return nil // fail open: a device without ethtool has no such offloads
 	}
-	for _, o := range mergingOffloads {
-		if features[o.feature] {
-			return o.fault(name)
-		}
+	fault, remark := JudgeOffloads(name, features, bridge || CarriesVLAN(name))
+	if remark != nil {
+		log.Warn(remark.Problem, "interface", name, "mend", remark.Mend)
 	}
-	if !features[strippingOffload.feature] {
-		return nil
+	if fault != nil {
+		return fault
 	}
-	if bridge || carriesVLAN(name) {
-		return strippingOffload.fault(name)
-	}
-	log.Warn("VLAN tags would be hidden from XDP, but no VLAN is set up here",
-		"interface", name, "mend", strippingOffload.command(name))
 	return nil
 }
 
-// driverOf names a device's driver, "" if it does not say.
-func driverOf(name string) string {
+// JudgeOffloads says which of a device's features break XDP, and which would if
+// there were tagged frames.
+func JudgeOffloads(name string, features map[string]bool, tagged bool) (fault, remark *DeviceError) {
+	for _, o := range mergingOffloads {
+		if features[o.feature] {
+			return o.fault(name), nil
+		}
+	}
+	if !features[strippingOffload.feature] {
+		return nil, nil
+	}
+	fault = strippingOffload.fault(name)
+	if tagged {
+		return fault, nil
+	}
+	fault.Problem = "VLAN tags would be hidden from XDP, but no VLAN is set up here"
+	return nil, fault
+}
+
+// DriverOf names a device's driver, "" if it does not say.
+func DriverOf(name string) string {
 	tool, err := ethtool.NewEthtool()
 	if err != nil {
 		return ""
@@ -87,16 +101,15 @@ func driverOf(name string) string {
 	return driver
 }
 
-func (o offload) fault(device string) error {
-	return &DeviceError{Device: device, Problem: o.problem, Mend: o.command(device)}
+func (o offload) fault(device string) *DeviceError {
+	return &DeviceError{
+		Name: o.name, Device: device, Problem: o.problem,
+		Mend: fmt.Sprintf("ethtool -K %s %s off", device, o.switchName),
+	}
 }
 
-func (o offload) command(device string) string {
-	return fmt.Sprintf("ethtool -K %s %s off", device, o.switchName)
-}
-
-// carriesVLAN says whether a VLAN device lies above this one.
-func carriesVLAN(name string) bool {
+// CarriesVLAN says whether a VLAN device lies above this one.
+func CarriesVLAN(name string) bool {
 	uppers, err := filepath.Glob(filepath.Join("/sys/class/net", name, "upper_*"))
 	if err != nil {
 		return false
@@ -121,7 +134,7 @@ func RefuseVRF(name string) error {
 		return nil // whatever else is wrong with it shows when it is used
 	}
 	return &DeviceError{
-		Device: name, Problem: "it is a VRF, and packets do not come through its device",
+		Name: "device-vrf", Device: name, Problem: "it is a VRF, and packets do not come through its device",
 		Mend: "name the ports of the VRF instead: ip link show master " + name,
 	}
 }

@@ -165,7 +165,7 @@ func Interfaces(devices []net.Interface) []dataplane.Interface {
 // InterfaceOf describes one.
 func InterfaceOf(d net.Interface) dataplane.Interface {
 	return dataplane.Interface{
-		Name: d.Name, Index: d.Index, MTU: d.MTU, Veth: driverOf(d.Name) == "veth",
+		Name: d.Name, Index: d.Index, MTU: d.MTU, Veth: DriverOf(d.Name) == "veth",
 		NoMAC: len(d.HardwareAddr) == 0 && d.Flags&net.FlagLoopback == 0,
 		VRF:   vrfOf(d.Index),
 	}

@@ -35,7 +35,7 @@ func checkForwarding(c *config.Edge) error {
 				family = "ipv4"
 			}
 			for _, port := range slices.Concat(c.Outside, c.Inside) {
-				if c.Services[i].Proxied() && !forwards(family, port.Name) {
+				if c.Services[i].Proxied() && !Forwards(family, port.Name) {
 					return c.AtStrategy(i, fmt.Errorf("strategy proxy needs the kernel's forwarding: sysctl net.%s.conf.%s.forwarding=1", family, port.Name))
 				}
 			}
@@ -44,9 +44,9 @@ func checkForwarding(c *config.Edge) error {
 	return nil
 }
 
-// forwards says whether the kernel forwards what comes in by a device. What cannot
+// Forwards says whether the kernel forwards what comes in by a device. What cannot
 // be read shows when it is used.
-func forwards(family, device string) bool {
+func Forwards(family, device string) bool {
 	value, err := os.ReadFile(filepath.Join("/proc/sys/net", family, "conf", device, "forwarding"))
 	return err != nil || strings.TrimSpace(string(value)) != "0"
 }

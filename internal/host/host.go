@@ -63,7 +63,7 @@ func Run(ctx context.Context, c Config, o Options) error {
 	if c.KernelCookies {
 		return runKernel(ctx, c, o)
 	}
-	services, err := servicesOf(c)
+	services, err := Services(c)
 	if err != nil {
 		return err
 	}
@@ -90,9 +90,9 @@ func Run(ctx context.Context, c Config, o Options) error {
 	return agents.serve(ctx, o.Log, watch)
 }
 
-// servicesOf protects the ports at the host's own addresses. What it forwards
+// Services protects the ports at the host's own addresses. What it forwards
 // to others, containers and virtual machines among them, is theirs.
-func servicesOf(c Config) ([]policy.Service, error) {
+func Services(c Config) ([]policy.Service, error) {
 	own, err := ownAddresses()
 	if err != nil {
 		return nil, err

@@ -118,7 +118,7 @@ func (h *kernelHost) attach(c Config, root string) error {
 	device := edge.InterfaceOf(c.Interface)
 	if device.VRF != nil {
 		return &edge.DeviceError{
-			Device: device.Name, Problem: "it is a port of the VRF " + device.VRF.Name + ", whose listeners the look-up of this program does not find",
+			Name: "device-vrf", Device: device.Name, Problem: "it is a port of the VRF " + device.VRF.Name + ", whose listeners the look-up of this program does not find",
 			Mend: "leave out --cookies kernel",
 		}
 	}

@@ -26,17 +26,19 @@ func newTerms(host *server.Host, ports []policy.PortRange, always bool, log *slo
 	return &terms{host: host, ports: ports, always: always, log: log}
 }
 
-// look lists what is in the way now.
-func (t *terms) look() []server.Obstacle {
-	found := t.sysctls()
-	all, err := t.host.Listeners()
+// Terms lists what is in the way of connections from the kernel's own cookies
+// now. `always` says that ports are to be in flood mode without end.
+func Terms(host *server.Host, ports []policy.PortRange, always bool) []server.Obstacle {
+	found := sysctlTerms(host, always)
+	all, err := host.Listeners()
 	if err != nil {
-		return append(found, server.Obstacle{Problem: fmt.Sprintf("listeners are unknown: %s", err), Mend: "look: ss -tlnp"})
+		return append(found, server.Obstacle{Name: "listeners-unknown", Problem: fmt.Sprintf("listeners are unknown: %s", err), Mend: "look: ss -tlnp"})
 	}
-	for _, r := range t.ports { // of a range some may be for later
+	for _, r := range ports { // of a range some may be for later
 		listens := func(l server.Listener) bool { return l.Address.Port() == r.Low }
 		if r.Low == r.High && !slices.ContainsFunc(all, listens) {
 			found = append(found, server.Obstacle{
+				Name:    "listener-missing",
 				Problem: fmt.Sprintf("nobody listens on port %d in this network namespace", r.Low),
 				Mend:    "start the server, or run this agent in the namespace that has it",
 			})
@@ -45,20 +47,20 @@ func (t *terms) look() []server.Obstacle {
 	return found
 }
 
-func (t *terms) sysctls() (found []server.Obstacle) {
-	switch cookies, _ := t.host.Sysctl("net/ipv4/tcp_syncookies"); {
+func sysctlTerms(host *server.Host, always bool) (found []server.Obstacle) {
+	switch cookies, _ := host.Sysctl("net/ipv4/tcp_syncookies"); {
 	case cookies == "0":
 		found = append(found, server.Obstacle{
-			Problem: "tcp_syncookies is 0: the kernel gives no cookie and takes none", Mend: "sysctl -w net.ipv4.tcp_syncookies=1", Fatal: true,
+			Name: "sysctl-syncookies", Problem: "tcp_syncookies is 0: the kernel gives no cookie and takes none", Mend: "sysctl -w net.ipv4.tcp_syncookies=1", Fatal: true,
 		})
-	case cookies == "1" && t.always:
+	case cookies == "1" && always:
 		found = append(found, server.Obstacle{
-			Problem: "tcp_syncookies is 1: the kernel gives a cookie only while its queue is full, and SYNs pass before", Mend: "sysctl -w net.ipv4.tcp_syncookies=2",
+			Name: "sysctl-syncookies", Problem: "tcp_syncookies is 1: the kernel gives a cookie only while its queue is full, and SYNs pass before", Mend: "sysctl -w net.ipv4.tcp_syncookies=2",
 		})
 	}
-	if stamps, ok := t.host.Sysctl("net/ipv4/tcp_timestamps"); ok && stamps != "2" {
+	if stamps, ok := host.Sysctl("net/ipv4/tcp_timestamps"); ok && stamps != "2" {
 		found = append(found, server.Obstacle{
-			Problem: fmt.Sprintf("tcp_timestamps is %s: connections made from cookies lose window scale, SACK and timestamps", stamps), Mend: "sysctl -w net.ipv4.tcp_timestamps=2",
+			Name: "sysctl-timestamps", Problem: fmt.Sprintf("tcp_timestamps is %s: connections made from cookies lose window scale, SACK and timestamps", stamps), Mend: "sysctl -w net.ipv4.tcp_timestamps=2",
 		})
 	}
 	return found
@@ -66,7 +68,7 @@ func (t *terms) sysctls() (found []server.Obstacle) {
 
 // start reports, and refuses where no connection could be made.
 func (t *terms) start() error {
-	t.known = t.look()
+	t.known = Terms(t.host, t.ports, t.always)
 	for _, o := range t.known {
 		if o.Fatal {
 			return &server.ObstacleError{Obstacle: o}
@@ -81,7 +83,7 @@ func (t *terms) tick() {
 	if t.ticks++; t.ticks%termsTicks != 0 {
 		return
 	}
-	now := t.look()
+	now := Terms(t.host, t.ports, t.always)
 	for _, o := range now {
 		if !slices.Contains(t.known, o) {
 			t.log.Warn(o.Problem, "mend", o.Mend)

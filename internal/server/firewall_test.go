@@ -37,7 +37,7 @@ func TestRuleThatDropsConnectionsWithoutASYNIsFound(t *testing.T) {
 		"invalid": dropInvalid, "invalid among others": dropInvalidSet, "invalid by map": dropInvalidMap,
 		"reject new": rejectNewNoSYN, "drop new": dropNewNoSYN,
 	} {
-		found := statefulRules(rules(acceptKnown, rule, dropTelnet))
+		found := harmfulRules(rules(acceptKnown, rule, dropTelnet), webService(0))
 		if len(found) != 1 || found[0].Problem != dropsBySYNCheck || found[0].Mend == "" || found[0].Fatal {
 			t.Errorf("%s: %+v", name, found)
 		}
@@ -45,23 +45,57 @@ func TestRuleThatDropsConnectionsWithoutASYNIsFound(t *testing.T) {
 }
 
 func TestRuleThatHurtsNobodyIsNotReported(t *testing.T) {
-	if found := statefulRules(rules(acceptKnown, acceptNewSSH, dropTelnet, dropNewTelnet, countInvalid, dropOtherFlags, acceptByMap)); len(found) > 0 {
+	if found := harmfulRules(rules(acceptKnown, acceptNewSSH, dropTelnet, dropNewTelnet, countInvalid, dropOtherFlags, acceptByMap), webService(0)); len(found) > 0 {
 		t.Errorf("%+v", found)
 	}
-	if found := statefulRules([]byte(`{"nftables": []}`)); len(found) > 0 {
+	if found := harmfulRules([]byte(`{"nftables": []}`), nil); len(found) > 0 {
 		t.Errorf("no rules: %+v", found)
 	}
 }
 
 func TestSeveralRulesOfAChainAreReportedOnce(t *testing.T) {
-	if found := statefulRules(rules(dropInvalid, dropNewNoSYN)); len(found) != 1 {
+	if found := harmfulRules(rules(dropInvalid, dropNewNoSYN), nil); len(found) != 1 {
 		t.Errorf("%+v", found)
 	}
 }
 
 func TestRulesThatCannotBeReadAreReported(t *testing.T) {
-	found := statefulRules([]byte("nonsense"))
+	found := harmfulRules([]byte("nonsense"), nil)
 	if len(found) != 1 || !strings.Contains(found[0].Problem, "cannot be read") {
 		t.Errorf("%+v", found)
+	}
+}
+
+// forwarding is a rule that translates the destination of TCP to some ports.
+func forwarding(ports, statement string) string {
+	return `{"match": {"op": "==", "left": {"payload": {"protocol": "tcp", "field": "dport"}}, "right": ` + ports + `}}, {"counter": {"packets": 0, "bytes": 0}}, ` + statement
+}
+
+func TestRuleThatForwardsAProtectedPortIsFound(t *testing.T) {
+	const dnat, redirect = `{"dnat": {"addr": "10.0.0.2", "port": 8080}}`, `{"redirect": {"port": 9}}`
+	for _, c := range []struct {
+		rule string
+		port string // none: the rule hurts nobody
+	}{
+		{forwarding("80", dnat), "80"},
+		{forwarding("80", redirect), "80"},
+		{forwarding("80", `{"xt": {"type": "target", "name": "DNAT"}}`), "80"},
+		{forwarding(`{"range": [8050, 9000]}`, dnat), "8050"},
+		{forwarding(`{"set": [22, {"range": [70, 90]}]}`, dnat), "80"},
+		{forwarding("443", dnat), ""},
+		{forwarding("80", `{"accept": null}`), ""},
+		{forwarding("80", `{"xt": {"type": "target", "name": "LOG"}}`), ""},
+		{forwarding("80", `{"xt": null}`), ""},
+		{strings.Replace(forwarding("80", dnat), `"=="`, `"!="`, 1), ""},
+		{strings.Replace(forwarding("80", dnat), "dport", "sport", 1), ""},
+		{dnat, ""},
+	} {
+		found := harmfulRules(rules(acceptKnown, c.rule), webService(0))
+		if c.port == "" && len(found) == 0 {
+			continue
+		}
+		if len(found) != 1 || found[0].Name != "firewall-dnat" || found[0].Native || !strings.Contains(found[0].Problem, "forwards the protected port "+c.port+":") {
+			t.Errorf("%s: %+v, want port %q", c.rule, found, c.port)
+		}
 	}
 }

@@ -32,7 +32,7 @@ func (f *fakeHost) host() *Host {
 		Sysctl:    func(name string) (string, bool) { v, ok := f.sysctls[name]; return v, ok },
 		HasKfunc:  func() error { return f.kfunc },
 		Listeners: func() ([]Listener, error) { return f.listeners, f.unknown },
-		Firewall:  func() []Obstacle { return f.firewall },
+		Firewall:  func([]policy.Service) []Obstacle { return f.firewall },
 	}
 }
 

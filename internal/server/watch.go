@@ -27,10 +27,9 @@ func NewWatch(services []policy.Service, log *slog.Logger) *Watch {
 	return &Watch{host: ThisHost(), services: services, log: log}
 }
 
-// look is what of this host stands in the way of its own services. Those of
-// tenants do not mind what it is like.
+// look is what of this host stands in the way of its own services.
 func (w *Watch) look() []Obstacle {
-	own := slices.DeleteFunc(slices.Clone(w.services), func(s policy.Service) bool { return s.Setup == policy.Tenant })
+	own := Own(w.services)
 	if len(own) == 0 {
 		return nil
 	}
@@ -41,7 +40,7 @@ func (w *Watch) look() []Obstacle {
 func (w *Watch) Start() error {
 	now := w.look()
 	w.settle(now)
-	w.known = w.inTheWay(now)
+	w.known = InTheWay(w.services, now)
 	for _, o := range w.known {
 		if o.Fatal {
 			return &ObstacleError{o}
@@ -63,7 +62,7 @@ func (w *Watch) Tick() bool {
 	all := w.look()
 	before := w.settled
 	w.settle(all)
-	now := w.inTheWay(all)
+	now := InTheWay(w.services, all)
 	for _, o := range now {
 		if !slices.Contains(w.known, o) {
 			w.log.Warn(o.Problem, "mend", o.Mend)
@@ -103,13 +102,6 @@ func (w *Watch) settle(found []Obstacle) {
 		}
 	}
 	w.settled = settled
-}
-
-// inTheWay leaves out what only native connections mind if there are none that
-// have to be native.
-func (w *Watch) inTheWay(found []Obstacle) []Obstacle {
-	native := slices.ContainsFunc(w.services, func(s policy.Service) bool { return s.Setup == policy.Native })
-	return slices.DeleteFunc(found, func(o Obstacle) bool { return o.Native && !native })
 }
 
 // Agent is the data plane, as far as it needs a daemon.
