@@ -102,9 +102,8 @@ func newServerCommand(env *environment) *cobra.Command {
 }
 
 func newHostCommand(env *environment) *cobra.Command {
-	var pins, ports, setup, mode, detect string
-	var kernel kernelFlags
-	var generic bool
+	var pins string
+	var flags hostFlags
 	var confirm time.Duration
 	cmd := &cobra.Command{
 		Use:   "host IFACE --ports 22,443",
@@ -115,45 +114,63 @@ func newHostCommand(env *environment) *cobra.Command {
 		Example: "  smartcookie host eth0 --ports 22,443 --confirm 60s\n  smartcookie host eth0 --ports 443 --cookies kernel",
 		Args:    exactArgs("IFACE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if ports == "" {
-				return usageErrorf("%s: give --ports, such as --ports 22,443", cmd.CommandPath())
-			}
-			c, err := hostConfig(args[0], ports)
+			c, err := flags.config(cmd, args[0])
 			if err != nil {
-				return err
-			}
-			way, ok := policy.ParseSetup(setup)
-			if !ok {
-				return usageErrorf("--setup: %q is none of auto, native, translate", setup)
-			}
-			if c.Mode, ok = policy.ParseMode(mode); !ok {
-				return usageErrorf("--mode: %q is none of off, monitor, auto, always", mode)
-			}
-			if c.Detect, err = config.ParseDetect(detect); err != nil {
-				return usageErrorf("--detect: %w", err)
-			}
-			if err := kernel.apply(cmd, &c); err != nil {
 				return err
 			}
 			if err := needRoot(); err != nil {
 				return err
 			}
-			c.Generic, c.Confirm = generic, confirm
-			c.Setup = way
+			c.Confirm = confirm
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, unix.SIGTERM, unix.SIGHUP)
 			defer stop()
 			return host.Run(ctx, c, host.Options{Pins: pins, Log: env.logger(), Input: env.stdin})
 		},
 	}
-	cmd.Flags().StringVar(&ports, "ports", "", "`ports` and ranges to protect, such as 22,443,8000-8099")
-	cmd.Flags().StringVar(&setup, "setup", "auto", "`how` connections are made: auto, native, translate")
-	cmd.Flags().StringVar(&mode, "mode", "always", "`when` the ports are defended: off, monitor, auto, always; auto with --cookies kernel if not given")
-	cmd.Flags().StringVar(&detect, "detect", "", "`limits` of --mode auto, such as syns=10000,unfinished=50,half_open=2048,calm=30s")
-	kernel.add(cmd)
-	cmd.Flags().BoolVar(&generic, "generic", false, "use XDP in the kernel's stack, where the driver has none (much slower)")
+	flags.add(cmd)
 	cmd.Flags().DurationVar(&confirm, "confirm", 0, "take everything off again unless Enter is pressed within this `time`")
 	pinsFlag(cmd, &pins)
 	return cmd
+}
+
+// hostFlags say what a host protects, and how.
+type hostFlags struct {
+	ports, setup, mode, detect string
+	generic                    bool
+	kernel                     kernelFlags
+}
+
+func (f *hostFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.ports, "ports", "", "`ports` and ranges to protect, such as 22,443,8000-8099")
+	cmd.Flags().StringVar(&f.setup, "setup", "auto", "`how` connections are made: auto, native, translate")
+	cmd.Flags().StringVar(&f.mode, "mode", "always", "`when` the ports are defended: off, monitor, auto, always; auto with --cookies kernel if not given")
+	cmd.Flags().StringVar(&f.detect, "detect", "", "`limits` of --mode auto, such as syns=10000,unfinished=50,half_open=2048,calm=30s")
+	f.kernel.add(cmd)
+	cmd.Flags().BoolVar(&f.generic, "generic", false, "use XDP in the kernel's stack, where the driver has none (much slower)")
+}
+
+// config is what the flags say of an interface.
+func (f *hostFlags) config(cmd *cobra.Command, name string) (host.Config, error) {
+	if f.ports == "" {
+		return host.Config{}, usageErrorf("%s: give --ports, such as --ports 22,443", cmd.CommandPath())
+	}
+	c, err := hostConfig(name, f.ports)
+	if err != nil {
+		return c, err
+	}
+	var ok bool
+	if c.Setup, ok = policy.ParseSetup(f.setup); !ok {
+		return c, usageErrorf("--setup: %q is none of auto, native, translate", f.setup)
+	}
+	if c.Mode, ok = policy.ParseMode(f.mode); !ok {
+		return c, usageErrorf("--mode: %q is none of off, monitor, auto, always", f.mode)
+	}
+	if c.Detect, err = config.ParseDetect(f.detect); err != nil {
+		return c, usageErrorf("--detect: %w", err)
+	}
+	c.Generic = f.generic
+	err = f.kernel.apply(cmd, &c)
+	return c, err
 }
 
 func hostConfig(name, ports string) (host.Config, error) {

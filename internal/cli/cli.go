@@ -92,6 +92,7 @@ func newRootCommand(env *environment) *cobra.Command {
 		newHostCommand(env),
 		newEdgeCommand(env),
 		newServerCommand(env),
+		newCheckCommand(env),
 		newStatusCommand(env),
 		newModeCommand(env),
 		newDetachCommand(env),
