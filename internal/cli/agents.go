@@ -102,7 +102,7 @@ func newServerCommand(env *environment) *cobra.Command {
 }
 
 func newHostCommand(env *environment) *cobra.Command {
-	var pins, ports, setup, mode, detect string
+	var pins, ports, setup, mode, detect, scrapes string
 	var kernel kernelFlags
 	var generic bool
 	var confirm time.Duration
@@ -135,6 +135,11 @@ func newHostCommand(env *environment) *cobra.Command {
 			if err := kernel.apply(cmd, &c); err != nil {
 				return err
 			}
+			if scrapes != "" {
+				if c.Metrics, err = config.ParseMetrics(scrapes); err != nil {
+					return usageErrorf("--metrics: %w", err)
+				}
+			}
 			if err := needRoot(); err != nil {
 				return err
 			}
@@ -151,6 +156,7 @@ func newHostCommand(env *environment) *cobra.Command {
 	cmd.Flags().StringVar(&detect, "detect", "", "`limits` of --mode auto, such as syns=10000,unfinished=50,half_open=2048,calm=30s")
 	kernel.add(cmd)
 	cmd.Flags().BoolVar(&generic, "generic", false, "use XDP in the kernel's stack, where the driver has none (much slower)")
+	cmd.Flags().StringVar(&scrapes, "metrics", "", "answer Prometheus at this `address`, such as 127.0.0.1:9465")
 	cmd.Flags().DurationVar(&confirm, "confirm", 0, "take everything off again unless Enter is pressed within this `time`")
 	pinsFlag(cmd, &pins)
 	return cmd
