@@ -12,7 +12,7 @@
 
 INLINE u32 tsval_make(const struct moment *now, const struct tcp_options *o)
 {
-	return ((u32)(now->clock_ns >> TSVAL_SHIFT_NS) & ~(u32)TSVAL_MASK) | options_tsval(o);
+	return (tsval_clock(now) & ~(u32)TSVAL_MASK) | options_tsval(o);
 }
 
 INLINE void answer_options(struct xdp_md *ctx, const struct packet *p,

@@ -17,6 +17,11 @@ struct moment {
 
 enum { TSVAL_SHIFT_NS = 20 }; /* TSval ticks every 2^20 ns */
 
+INLINE u32 tsval_clock(const struct moment *now)
+{
+	return (u32)(now->clock_ns >> TSVAL_SHIFT_NS);
+}
+
 /* The epoch that a CPU has last seen, for a division takes as long as a hash. */
 struct epoch_cache {
 	u64 epoch;

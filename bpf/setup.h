@@ -407,6 +407,23 @@ INLINE void setup_options(struct __sk_buff *skb, const struct packet *p, const s
 	options_decode(o, proof->code, p->flow.v6);
 }
 
+enum { ROUND_TRIP_MAX = 1000 }; /* ticks of TSval */
+
+/*
+ * What has passed since the edge wrote its TSval, for that is the client's round
+ * trip: without it the kernel takes him for a neighbour, and sends again too early.
+ * Up to 64 ticks more, for the low bits are not time, as with the kernel's own
+ * cookies. 0, which says nothing, if that cannot be: he has been silent, or the
+ * halves' clocks differ.
+ */
+INLINE u32 round_trip(u32 tsecr)
+{
+	struct moment now = moment_now();
+	u32 ticks = tsval_clock(&now) - (tsecr & ~(u32)TSVAL_MASK);
+
+	return ticks <= ROUND_TRIP_MAX ? ticks : 0;
+}
+
 /* The kernel adopts the cookie; 0, or a negative error. */
 NOINLINE int setup_native(struct __sk_buff *skb, const struct packet *p, struct bpf_sock *listener,
 			  const struct proof *proof)
@@ -425,7 +442,7 @@ NOINLINE int setup_native(struct __sk_buff *skb, const struct packet *p, struct 
 	};
 	if (o.timestamps) {
 		attributes.rcv_tsval = BE32(o.tsval_be);
-		attributes.rcv_tsecr = BE32(o.tsecr_be);
+		attributes.rcv_tsecr = BE32(o.tsecr_be) + round_trip(BE32(o.tsecr_be));
 	}
 	if (o.scale != SCALE_NONE) {
 		attributes.wscale_ok = 1;

@@ -22,17 +22,9 @@ import (
 // The whole of the quick run, as somebody types it: every experiment, every
 // defence, every file.
 func TestQuickEvaluation(t *testing.T) {
-	if os.Getenv("SMARTCOOKIE_LONG") != "1" {
-		t.Skip("takes four minutes, of a machine that does nothing else: set SMARTCOOKIE_LONG=1")
-	}
 	need(t, "nft")
 	dir := t.TempDir()
-	var progress, out bytes.Buffer
-	args := []string{"bench", "--quick", "--out", dir, "--trace", "../traffic/testdata/small.pcap"}
-	if code := cli.Run(t.Context(), args, strings.NewReader(""), &out, &progress); code != 0 {
-		t.Errorf("exit code %d: %s", code, progress.String())
-	}
-	t.Log(out.String())
+	measureAll(t, dir)
 	text, err := os.ReadFile(filepath.Join(dir, "results.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -56,6 +48,25 @@ func TestQuickEvaluation(t *testing.T) {
 		t.Fatal(err)
 	}
 	browser.CheckAll(t, "quick", report, figures)
+}
+
+// measureAll gives the command again, as it says itself, if a cell was refused: what
+// else the machine does may leave a flood too little of its CPU to say anything.
+func measureAll(t *testing.T, dir string) {
+	t.Helper()
+	const tries = 4
+	args := []string{"bench", "--quick", "--out", dir, "--trace", "../traffic/testdata/small.pcap"}
+	for range tries {
+		var progress, out bytes.Buffer
+		code := cli.Run(t.Context(), args, strings.NewReader(""), &out, &progress)
+		if code == 0 {
+			t.Log(out.String())
+			return
+		}
+		lines := strings.Split(strings.TrimSpace(progress.String()), "\n")
+		t.Logf("exit code %d: %s", code, strings.Join(lines[max(0, len(lines)-20):], "\n"))
+	}
+	t.Errorf("not everything was measured in %d tries", tries)
 }
 
 func checkSchema(t *testing.T, text []byte) {

@@ -96,7 +96,7 @@ func planOf(effort evaluation.Effort) ratePlan {
 		}
 	}
 	return ratePlan{
-		rounds:  map[string]int{plainSYNs: 17, optionSYNs: 5, ip6SYNs: 5, testRuns: 9},
+		rounds:  map[string]int{plainSYNs: 25, optionSYNs: 7, ip6SYNs: 7, testRuns: 9},
 		span:    span{50 * time.Millisecond, 250 * time.Millisecond},
 		replace: 5,
 	}

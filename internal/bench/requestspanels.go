@@ -23,7 +23,7 @@ var requestNotes = []string{
 }
 
 func (x *requests) panels(t evaluation.Taken) []evaluation.Panel {
-	return []evaluation.Panel{x.shares(t), x.absolute(t), x.absorbed(t), x.absorbedRatio(t), passive(t)}
+	return []evaluation.Panel{x.shares(t), x.absolute(t), x.largest(t), x.largestRatio(t), passive(t)}
 }
 
 // most is the best median, by what of each defence is looked at.
@@ -36,15 +36,20 @@ func most(rounds func(subject string) []float64) (value float64) {
 	return value
 }
 
-// absorbedBy is the most that a defence answered in each round: at some rate, not
+// absorbed is the case of what is derived from all floods of a round.
+const absorbedCase = "absorbed"
+
+// absorbed has the most that each defence answered in each round: at some rate, not
 // always at the highest one, since a full queue costs the host time, too.
-func (x *requests) absorbedBy(t evaluation.Taken, subject string) (all []float64) {
-	for _, p := range x.pressures {
-		for round, value := range t.Rounds(subject, p.String(), answered) {
-			if round == len(all) {
-				all = append(all, 0)
-			}
-			all[round] = max(all[round], value)
+func (x *requests) absorbed(t evaluation.Taken) evaluation.Taken {
+	all := make(evaluation.Taken)
+	for id, f := range t {
+		if id.Case == withoutGenerator {
+			continue
+		}
+		id.Case = absorbedCase
+		if f[answered] > all[id][answered] {
+			all[id] = evaluation.Figures{answered: f[answered]}
 		}
 	}
 	return all
@@ -87,7 +92,8 @@ func (x *requests) shares(t evaluation.Taken) evaluation.Panel {
 		Y: evaluation.Axis{Label: "transactions, % of the most without a flood"}, Better: evaluation.Higher,
 		Note: "100 flows. 100% of a flood is the most that any defence answered.",
 	}
-	floods := most(func(subject string) []float64 { return x.absorbedBy(t, subject) })
+	absorbed := x.absorbed(t)
+	floods := most(func(subject string) []float64 { return absorbed.Rounds(subject, absorbedCase, answered) })
 	served := most(func(subject string) []float64 { return t.Rounds(subject, noFlood.String(), transactions) })
 	if floods > 0 && served > 0 {
 		panel.Series = x.lines(t, floods/100, served/100)
@@ -103,31 +109,32 @@ func (x *requests) absolute(t evaluation.Taken) evaluation.Panel {
 	}
 }
 
-func (x *requests) absorbed(t evaluation.Taken) evaluation.Panel {
+func (x *requests) largest(t evaluation.Taken) evaluation.Panel {
 	panel := evaluation.Panel{
 		ID: "e5-absorbed", Title: "The largest flood absorbed", Kind: evaluation.Bars,
 		X: evaluation.Axis{Label: "defence"}, Y: evaluation.Axis{Label: "SYN/s answered"}, Better: evaluation.Higher,
 		Note: "The most SYN-ACKs that came back in a second at any of these rates, or while as many SYNs came as the generator can send; of one CPU that also has clients and server.",
 	}
+	absorbed := x.absorbed(t)
 	for _, s := range defended() {
-		panel.Series = append(panel.Series, evaluation.Bar(s.name, s.ours, x.absorbedBy(t, s.name), nil)...)
+		panel.Series = append(panel.Series, evaluation.Bar(s.name, s.ours, absorbed.Rounds(s.name, absorbedCase, answered), nil)...)
 	}
 	return panel
 }
 
-func (x *requests) absorbedRatio(t evaluation.Taken) evaluation.Panel {
+func (x *requests) largestRatio(t evaluation.Taken) evaluation.Panel {
 	panel := evaluation.Panel{
 		ID: "e5-absorbed-ratio", Title: "The largest flood absorbed, against kernel cookies", Kind: evaluation.Bars,
 		X: evaluation.Axis{Label: "defence"}, Y: evaluation.Axis{Label: "times as many SYNs answered"}, Better: evaluation.Higher,
 		Note: "Each round against kernel cookies in the same round.",
 	}
-	alone := x.absorbedBy(t, kernelCookies)
+	absorbed := x.absorbed(t)
 	for _, s := range defended() {
 		var paper *evaluation.Paper
 		if s.name == hostKernelCookies {
 			paper = &evaluation.Paper{Value: "about 1.4", Where: "Netdev 2020, Evaluation", Differs: "a real card, several CPUs, a kernel of 2020"}
 		}
-		ratios := evaluation.Ratios(x.absorbedBy(t, s.name), alone)
+		ratios := absorbed.RatioRounds(s.name, kernelCookies, absorbedCase, answered)
 		panel.Series = append(panel.Series, evaluation.Bar(s.name, s.ours, ratios, paper)...)
 	}
 	return panel

@@ -6,11 +6,8 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"smartcookie/internal/dataplane"
 	"smartcookie/internal/lab"
@@ -288,17 +285,11 @@ func (f *fleet) request(t *testing.T, what string) {
 func (f *fleet) sentAgain(t *testing.T) (total int) {
 	t.Helper()
 	for _, talk := range f.talks {
-		raw, err := talk.conn.(syscall.Conn).SyscallConn()
+		count, err := retransmitsOf(talk.conn)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var info *unix.TCPInfo
-		if control := raw.Control(func(fd uintptr) {
-			info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-		}); control != nil || err != nil {
-			t.Fatal(control, err)
-		}
-		total += int(info.Total_retrans)
+		total += int(count)
 	}
 	return total
 }

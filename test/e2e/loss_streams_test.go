@@ -224,16 +224,22 @@ func ended(err error) error {
 
 // retransmitsOf asks the kernel how often the connection's client sent anything
 // again.
-func retransmitsOf(conn net.Conn) (count uint32, err error) {
-	raw, err := conn.(syscall.Conn).SyscallConn()
+func retransmitsOf(conn net.Conn) (uint32, error) {
+	info, err := infoOf(conn)
 	if err != nil {
 		return 0, err
 	}
+	return info.Total_retrans, nil
+}
+
+// infoOf is what the kernel tells of a connection.
+func infoOf(conn net.Conn) (info *unix.TCPInfo, err error) {
+	raw, err := conn.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return nil, err
+	}
 	controlled := raw.Control(func(fd uintptr) {
-		var info *unix.TCPInfo
-		if info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
-			count = info.Total_retrans
-		}
+		info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
 	})
-	return count, errors.Join(controlled, err)
+	return info, errors.Join(controlled, err)
 }
