@@ -298,7 +298,7 @@ func (e endured) figures(c siege) (evaluation.Figures, error) {
 	b := e.benign
 	asked := b.Requests + b.Missed
 	switch {
-	case b.First.Requests == 0 || b.Later.Requests == 0:
+	case b.First.Requests == 0 || b.Later.Requests == 0 && b.First.OK > 0: // a later one follows a success
 		return nil, fmt.Errorf("%d first requests and %d later ones were made", b.First.Requests, b.Later.Requests)
 	case b.Errors["refused"] > 0:
 		return nil, fmt.Errorf("%d of %d requests were refused: there is no server", b.Errors["refused"], asked)

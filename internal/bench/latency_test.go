@@ -109,6 +109,7 @@ func TestSiegesThatSayNothingAreRefused(t *testing.T) {
 		w string // in the error; empty: none
 	}{
 		"no later ones":       {siege{}, endured{benign: report(all, lab.ContactReport{}, 0)}, "0 later ones"},
+		"nobody comes again":  {siege{flood: 1}, endured{benign: report(contact(100, 0, 0), lab.ContactReport{}, 0)}, ""},
 		"a failure in peace":  {siege{}, endured{benign: report(all, contact(100, 79, 1), 0)}, "179 of 200"},
 		"missed in peace":     {siege{}, endured{benign: report(all, all, 30)}, "200 of 230"},
 		"a failure in war":    {siege{flood: 1}, endured{benign: report(all, contact(100, 7, 1), 0)}, ""},

@@ -6,6 +6,7 @@ import (
 
 	"smartcookie/internal/config"
 	"smartcookie/internal/control"
+	"smartcookie/internal/dataplane"
 	"smartcookie/internal/edge"
 	"smartcookie/internal/keys"
 	"smartcookie/internal/policy"
@@ -39,6 +40,7 @@ type Facts struct {
 	InFilter  int // flows that an edge's filter has
 
 	Unseen []unseen
+	survey *dataplane.Survey // of the agent, for probing alone
 }
 
 // unseen is a topic that could not be looked at.

@@ -37,10 +37,14 @@ func OfEdge(c *config.Edge, pins string) *Facts {
 	f.probeDevices(c.Inside, Device{Inside: true})
 	f.probeForwarding()
 	f.probeAgent(pins, dataplane.EdgeAgent)
-	f.probeKeys(c.Keys, edge.DomainsOf(c.Services), pins, dataplane.EdgeAgent)
-	f.probeClock(pins, dataplane.EdgeAgent)
+	f.probeKeys(c.Keys, edge.DomainsOf(c.Services))
+	f.probeClock()
 	if f.Agent.Attached {
-		f.see(filterSize, func() (err error) { f.InFilter, _, err = dataplane.FilterFlows(pins); return err })
+		f.see(filterSize, func() error {
+			fill, err := f.survey.Filter()
+			f.InFilter = int(fill.Flows(max(fill.Current, fill.Older)))
+			return err
+		})
 	}
 	return f
 }
@@ -53,8 +57,8 @@ func OfServer(c *config.Server, pins string) *Facts {
 	f.probeDevices(c.Interfaces, Device{})
 	f.probeDevices(c.Tenants, Device{Tenant: true})
 	f.probeAgent(pins, dataplane.ServerAgent)
-	f.probeKeys(c.Keys, edge.DomainsOf(c.Services), pins, dataplane.ServerAgent)
-	f.probeClock(pins, dataplane.ServerAgent)
+	f.probeKeys(c.Keys, edge.DomainsOf(c.Services))
+	f.probeClock()
 	return f
 }
 
@@ -139,35 +143,40 @@ func (f *Facts) probeMachine() {
 	}
 }
 
-// probeAgent asks what is attached, without taking its lock.
+// probeAgent asks what is attached, without taking its lock. An agent of another
+// version is not asked further: what it has pinned may mean something else.
 func (f *Facts) probeAgent(pins, agent string) {
 	a := &f.Agent
+	f.survey = dataplane.NewSurvey(pins, agent)
 	f.see(daemon, func() (err error) {
-		agents, err := dataplane.Attached(pins)
-		if a.Attached = slices.Contains(agents, agent); err != nil || !a.Attached {
+		if os.Geteuid() != 0 {
+			return fmt.Errorf("only root sees what is attached: %w", fs.ErrPermission)
+		}
+		if !f.survey.Attached() {
+			return nil
+		}
+		if _, err = f.survey.Services(); err != nil {
 			return err
 		}
-		a.Daemon, err = dataplane.DaemonRuns(pins, agent)
+		a.Attached = true
+		a.Daemon, err = f.survey.DaemonRuns()
 		return err
 	})
 	if f.Shape != Server {
 		f.see(xdpOccupied, func() (err error) {
-			if os.Geteuid() != 0 && slices.ContainsFunc(f.Devices, func(d Device) bool { return d.Program != 0 }) {
-				return fmt.Errorf("only root is told whose the XDP program is that is there: %w", fs.ErrPermission)
+			if os.Geteuid() == 0 {
+				a.Programs, err = dataplane.PinnedXDP(pins)
+			} else if slices.ContainsFunc(f.Devices, func(d Device) bool { return d.Program != 0 }) {
+				err = fmt.Errorf("only root is told whose the XDP program is that is there: %w", fs.ErrPermission)
 			}
-			a.Programs, err = dataplane.PinnedXDP(pins)
 			return err
 		})
 	}
 	if f.Control == nil || !a.Attached {
 		return
 	}
+	f.see(peerSilent, func() (err error) { a.Peers, err = f.survey.Peers(); return err })
 	var now unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // exists on every Linux
-	f.see(peerSilent, func() error {
-		peers, err := dataplane.ControlPeers(pins)
-		a.Peers = peers[agent]
-		return err
-	})
 	a.Now = time.Duration(now.Nano())
 }

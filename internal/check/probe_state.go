@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"smartcookie/internal/dataplane"
 	"smartcookie/internal/keys"
 	"smartcookie/internal/policy"
 	"smartcookie/internal/server"
@@ -23,7 +22,7 @@ import (
 
 // probeKeys reads the key file, and compares it with what the agent has. No key
 // gets into the facts but within the file, which does not print any.
-func (f *Facts) probeKeys(path string, domains []string, pins, agent string) {
+func (f *Facts) probeKeys(path string, domains []string) {
 	k := &f.Keys
 	k.Path, k.Domains = path, domains
 	file, err := keys.Read(path)
@@ -42,7 +41,7 @@ func (f *Facts) probeKeys(path string, domains []string, pins, agent string) {
 	f.see(keyKernel, func() error {
 		kernel := make(map[string]agreement)
 		for i, domain := range domains {
-			has, ok, err := dataplane.PinnedKey(pins, agent, i, len(domains), k.Epoch)
+			has, ok, err := f.survey.Key(i, len(domains), k.Epoch)
 			if err != nil {
 				return err
 			}
@@ -58,7 +57,7 @@ func (f *Facts) probeKeys(path string, domains []string, pins, agent string) {
 	})
 }
 
-func (f *Facts) probeClock(pins, agent string) {
+func (f *Facts) probeClock() {
 	c := &f.Clock
 	f.see(clockSync, func() error {
 		var t unix.Timex // no modes: it changes nothing
@@ -75,7 +74,7 @@ func (f *Facts) probeClock(pins, agent string) {
 		return
 	}
 	f.see(clockStep, func() error {
-		clock, err := dataplane.PinnedClock(pins, agent)
+		clock, err := f.survey.Clock()
 		now := upkeep.SystemClocks()
 		c.Epoch, c.Ahead = time.Duration(clock.EpochNS), time.Duration(now.RealNS-now.MonotonicNS-clock.OffsetNS)
 		return err

@@ -135,9 +135,9 @@ func newHostCommand(env *environment) *cobra.Command {
 
 // hostFlags say what a host protects, and how.
 type hostFlags struct {
-	ports, setup, mode, detect string
-	generic                    bool
-	kernel                     kernelFlags
+	ports, setup, mode, detect, metrics string
+	generic                             bool
+	kernel                              kernelFlags
 }
 
 func (f *hostFlags) add(cmd *cobra.Command) {
@@ -146,6 +146,7 @@ func (f *hostFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.mode, "mode", "always", "`when` the ports are defended: off, monitor, auto, always; auto with --cookies kernel if not given")
 	cmd.Flags().StringVar(&f.detect, "detect", "", "`limits` of --mode auto, such as syns=10000,unfinished=50,half_open=2048,calm=30s")
 	f.kernel.add(cmd)
+	cmd.Flags().StringVar(&f.metrics, "metrics", "", "answer Prometheus at this `address`, such as 127.0.0.1:9465")
 	cmd.Flags().BoolVar(&f.generic, "generic", false, "use XDP in the kernel's stack, where the driver has none (much slower)")
 }
 
@@ -167,6 +168,11 @@ func (f *hostFlags) config(cmd *cobra.Command, name string) (host.Config, error)
 	}
 	if c.Detect, err = config.ParseDetect(f.detect); err != nil {
 		return c, usageErrorf("--detect: %w", err)
+	}
+	if f.metrics != "" {
+		if c.Metrics, err = config.ParseMetrics(f.metrics); err != nil {
+			return c, usageErrorf("--metrics: %w", err)
+		}
 	}
 	c.Generic = f.generic
 	err = f.kernel.apply(cmd, &c)

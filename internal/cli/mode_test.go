@@ -23,6 +23,7 @@ func TestModeRefusesWhatMakesNoSense(t *testing.T) {
 		{`unknown output "yaml"`, []string{"mode", "-o", "yaml"}},
 		{`--mode: "never" is none of off, monitor, auto, always`, []string{"host", "lo", "--ports", "80", "--mode", "never"}},
 		{`--detect: "rate" is none of syns, unfinished, half_open, calm`, []string{"host", "lo", "--ports", "80", "--detect", "rate=1"}},
+		{`--metrics: "9465" is no address with a port`, []string{"host", "lo", "--ports", "80", "--metrics", "9465"}},
 		{`--mode: "auto2" is none of`, []string{"host", "lo", "--ports", "80", "--cookies", "kernel", "--mode", "auto2"}},
 	} {
 		c.wantError(t, exitUsage, u.part, u.args...)

@@ -33,6 +33,7 @@ type Edge struct {
 	Table         *policy.Table
 	Control       *Control // nil: no control messages
 	Floods        policy.Floods
+	Metrics       netip.AddrPort // where Prometheus asks; the zero address: nowhere
 
 	source *source
 }
@@ -49,6 +50,7 @@ type Server struct {
 	Services   []policy.Service
 	Table      *policy.Table
 	Control    *Control
+	Metrics    netip.AddrPort
 
 	source *source
 }
@@ -86,6 +88,7 @@ type edgeFile struct {
 	Services      []serviceFile `yaml:"services"`
 
 	Control *edgeControlFile `yaml:"control"`
+	Metrics string           `yaml:"metrics"`
 
 	Floods floodsFile `yaml:",inline"`
 }
@@ -101,6 +104,7 @@ type serverFile struct {
 	Services   []serviceFile `yaml:"services"`
 
 	Control *serverControlFile `yaml:"control"`
+	Metrics string             `yaml:"metrics"`
 }
 
 type serviceFile struct {
@@ -150,6 +154,7 @@ func ReadEdge(name string) (*Edge, error) {
 		func() error { return c.checkReturn(src) },
 		func() error { return c.checkDetect(src, f.Services) },
 		func() error { return c.checkRelays(src) },
+		func() (err error) { c.Metrics, err = src.metrics(f.Metrics); return err },
 	}
 	for _, check := range checks {
 		if err := check(); err != nil {
@@ -186,6 +191,7 @@ func ReadServer(name string) (*Server, error) {
 		func() (err error) { c.Services, c.Table, err = src.services(f.Services); return err },
 		func() error { return c.placeServices(src) },
 		func() error { return c.readControl(src, f.Control) },
+		func() (err error) { c.Metrics, err = src.metrics(f.Metrics); return err },
 	}
 	for _, check := range checks {
 		if err := check(); err != nil {

@@ -89,6 +89,7 @@ type edgePeer struct {
 
 	hello     Hello
 	heardAt   time.Duration
+	skew      time.Duration // its clock less ours, then
 	differs   Disagreement
 	announced bool          // in this association
 	begunAt   time.Duration // the last announcement
@@ -117,6 +118,20 @@ func (a *AgentEndpoint) Serve() error { return a.serve(&a.Counters, a.receive) }
 
 // Wake tells that an announcement is due.
 func (a *AgentEndpoint) Wake() <-chan struct{} { return a.wake }
+
+// Skews returns how far the clocks of edges that are heard are before ours, by their
+// ids. The time of their messages on the way is in it.
+func (a *AgentEndpoint) Skews() map[uint32]time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := make(map[uint32]time.Duration)
+	for id, p := range a.edges {
+		if p.peer != 0 && a.Monotonic()-p.heardAt <= Silence {
+			all[id] = p.skew
+		}
+	}
+	return all
+}
 
 // Tick sends the heartbeat; it is called once a second.
 func (a *AgentEndpoint) Tick(local Local) {
@@ -251,8 +266,10 @@ func (a *AgentEndpoint) proposal(p *edgePeer, session uint64) uint64 {
 
 func (a *AgentEndpoint) greeted(p *edgePeer, h Header, hello Hello) {
 	p.hello, p.heardAt = hello, a.Monotonic()
+	clock := a.Keys.NowNS()
+	p.skew = time.Duration(hello.ClockNS - clock)
 	d := differences(a.Keys.Agreement(a.config.Domain, h.Period),
-		Agreement{hello.Fingerprint, hello.EpochSeconds, hello.Scale}, a.Keys.NowNS(), hello.ClockNS)
+		Agreement{hello.Fingerprint, hello.EpochSeconds, hello.Scale}, clock, hello.ClockNS)
 	if int(hello.MSS)+ip4Headers > int(a.local.MTU) && a.local.MTU > 0 {
 		d |= DisagreeMSS
 	}

@@ -69,6 +69,7 @@ type agentPeer struct {
 	phase      Phase
 	heard      bool          // since this daemon began
 	heardAt    time.Duration // last STATE
+	skew       time.Duration // its clock less ours, when it came
 	toldAt     time.Duration // when the last whole announcement began
 	sinceAt    time.Duration // since when the phase may end
 	complete   int           // whole announcements since then
@@ -115,6 +116,20 @@ func (e *Edge) SetOff(agent uint32, someOff, off bool) {
 	if p := e.agents[agent]; p != nil {
 		p.SomeOff, p.Off = someOff, off
 	}
+}
+
+// Skews returns how far the clocks of agents that are heard are before ours, by their
+// ids. The time of their messages on the way is in it.
+func (e *Edge) Skews() map[uint32]time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := make(map[uint32]time.Duration)
+	for id, p := range e.agents {
+		if p.heard && e.Monotonic()-p.heardAt <= Silence {
+			all[id] = p.skew
+		}
+	}
+	return all
 }
 
 // Tick greets every agent; it is called once a second.
@@ -225,7 +240,9 @@ func (e *Edge) state(p *agentPeer, h Header, body []byte) Event {
 		p.sinceAt = now
 	}
 	p.heard, p.heardAt, p.off = true, now, s.Off || p.Off
-	d := differences(e.Keys.Agreement(p.Domain, h.Period), Agreement{s.Fingerprint, s.EpochSeconds, s.Scale}, e.Keys.NowNS(), s.ClockNS)
+	clock := e.Keys.NowNS()
+	p.skew = time.Duration(s.ClockNS - clock)
+	d := differences(e.Keys.Agreement(p.Domain, h.Period), Agreement{s.Fingerprint, s.EpochSeconds, s.Scale}, clock, s.ClockNS)
 	if int(p.MSS)+ip4Headers > int(s.MTU) || p.Relays && int(s.MTU) < relayMTU(p.Address.Addr()) {
 		d |= DisagreeMSS
 	}

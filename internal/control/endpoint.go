@@ -41,7 +41,12 @@ const (
 	Silent   Phase = 3
 )
 
-func (p Phase) String() string { return [...]string{"unheard", "grace", "enforced", "silent"}[p] }
+var phaseNames = [...]string{Unheard: "unheard", Grace: "grace", Enforced: "enforced", Silent: "silent"}
+
+func (p Phase) String() string { return phaseNames[p] }
+
+// PhaseNames lists the phases by number.
+func PhaseNames() []string { return phaseNames[:] }
 
 // Peer is what a daemon shows of a peer (struct control_peer of contract.h).
 type Peer struct {

@@ -94,6 +94,9 @@ var disagreementNames = []string{
 	"key", "epoch_length", "clock", "scale", "mss", "mode", "unheard_key", "unheard_clock",
 }
 
+// DisagreementNames lists all that a set can have.
+func DisagreementNames() []string { return disagreementNames }
+
 // Names lists what is in the set.
 func (d Disagreement) Names() (names []string) {
 	for i, name := range disagreementNames {

@@ -272,6 +272,30 @@ func TestDisagreementsHaveNames(t *testing.T) {
 	}
 }
 
+// Both ends see the same skew, from their own side; of who is silent there is none.
+func TestSkewIsThePeersClockLessOwn(t *testing.T) {
+	const skew = 3 * time.Second
+	p := newPair(t)
+	p.agentKeys.skew = skew
+	p.startAgent()
+	if len(p.edge.Skews()) > 0 || len(p.agent.Skews()) > 0 {
+		t.Error("a skew of somebody who was never heard")
+	}
+	p.seconds(3)
+	near := func(got, want time.Duration) bool { return (got - want).Abs() <= 100*time.Millisecond }
+	if got, ok := p.edge.Skews()[agentID]; !ok || !near(got, skew) {
+		t.Errorf("the agent's clock, at the edge: %v, %v", got, ok)
+	}
+	if got, ok := p.agent.Skews()[edgeID]; !ok || !near(got, -skew) {
+		t.Errorf("the edge's clock, at the agent: %v, %v", got, ok)
+	}
+	p.wire.lose = func(packet) bool { return true }
+	p.seconds(int(Silence/time.Second) + 2)
+	if len(p.edge.Skews()) > 0 || len(p.agent.Skews()) > 0 {
+		t.Error("a skew of somebody who is silent")
+	}
+}
+
 func TestPackedFlowsComeOut(t *testing.T) {
 	for _, n := range []int{0, 1, 221, 222, 223, 5000} {
 		for _, servers := range []int{1, 3, 2000} {

@@ -47,10 +47,13 @@ func (c *ControlCounts) Write(counts []uint64) error {
 // Close lets go of the map; the pin stays.
 func (c *ControlCounts) Close() error { return c.m.Close() }
 
+// peerMaps are where an agent has its peers.
+var peerMaps = map[string]string{EdgeAgent: "agents", ServerAgent: "edges"}
+
 // ControlPeers returns what the agents pinned below root know of their peers.
 func ControlPeers(root string) (map[string]map[uint32]control.Peer, error) {
 	all := make(map[string]map[uint32]control.Peer)
-	for agent, name := range map[string]string{EdgeAgent: "agents", ServerAgent: "edges"} {
+	for agent, name := range peerMaps {
 		m, err := ebpf.LoadPinnedMap(filepath.Join(root, agent, "maps", name), nil)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -66,22 +69,30 @@ func ControlPeers(root string) (map[string]map[uint32]control.Peer, error) {
 
 // addControlCounts adds what a daemon has counted, by name.
 func addControlCounts(total map[string]uint64, path string) error {
+	counts, err := readControlCounts(path)
+	for i, n := range counts {
+		if n > 0 {
+			total["control_"+control.EventNames()[i]] = n
+		}
+	}
+	return err
+}
+
+// readControlCounts returns the counts by event; none where there are no messages.
+func readControlCounts(path string) ([]uint64, error) {
 	m, err := ebpf.LoadPinnedMap(path, nil)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return nil, nil
 	}
 	if err != nil {
-		return fmt.Errorf("open counts of control messages: %w", err)
+		return nil, fmt.Errorf("open counts of control messages: %w", err)
 	}
 	defer m.Close()
-	for i, name := range control.EventNames() {
-		var n uint64
-		if err := m.Lookup(uint32(i), &n); err != nil {
-			return fmt.Errorf("read counts of control messages: %w", err)
-		}
-		if n > 0 {
-			total["control_"+name] = n
+	counts := make([]uint64, len(control.EventNames()))
+	for i := range counts {
+		if err := m.Lookup(uint32(i), &counts[i]); err != nil {
+			return nil, fmt.Errorf("read counts of control messages: %w", err)
 		}
 	}
-	return nil
+	return counts, nil
 }

@@ -103,5 +103,8 @@ func (e *Edge) writePlaces() error {
 	return nil
 }
 
+// Occupancies returns how full the lists of sources are.
+func (e *Edge) Occupancies() []Occupancy { return e.lists.Occupancies() }
+
 // SweepLists removes the prefixes that have expired.
 func (e *Edge) SweepLists() (int, error) { return e.lists.Sweep() }

@@ -82,6 +82,7 @@ func (s *Server) SweepFlows() (seen, removed int, err error) {
 			removed++
 		}
 		if err != nil {
+			s.note("flows", seen-removed, flows.MaxEntries())
 			return seen, removed, nil
 		}
 	}

@@ -41,6 +41,7 @@ type Lists struct {
 	swept uint32   // version of the lists of which every mark is known to be needed
 	lock  string   // directory whose lock keeps writers apart; none: nobody else knows the maps
 	held  *os.File // that lock, of a command; none: it is taken for each write
+	occupancies
 }
 
 // Listed is a prefix on a list.
@@ -259,15 +260,19 @@ func (l *Lists) sweep(list List, now uint64) (removed int, err error) {
 			return 0, err
 		}
 	}
+	left := map[bool]int{} // of IPv4, and of IPv6
 	if err := l.walk(list, func(p netip.Prefix, v edgeListed) {
 		if v.expired(now) {
 			gone = append(gone, p)
 		} else {
 			needed.add(p)
+			left[p.Addr().Is4()]++
 		}
 	}); err != nil {
 		return 0, err
 	}
+	l.note(string(list)+"4", left[true], l.tries[list][0].MaxEntries())
+	l.note(string(list)+"6", left[false], l.tries[list][1].MaxEntries())
 	if err := l.keepMarks(needed); err != nil {
 		return 0, err
 	}

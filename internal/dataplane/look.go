@@ -2,11 +2,7 @@ package dataplane
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io/fs"
-	"math"
-	"math/bits"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smartcookie/internal/cookie"
-	"smartcookie/internal/filter"
 )
 
 // What can be told of a kernel and of agents without changing anything.
@@ -83,27 +78,11 @@ func enumValues(kernel *btf.Spec, name string) (map[uint64]bool, error) {
 	return known, nil
 }
 
-// Attached lists the agents that have pins below root.
-func Attached(root string) ([]string, error) {
-	var all []string
-	for _, agent := range agentNames {
-		_, err := os.Stat(filepath.Join(root, agent))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("look for pins: %w", err)
-		}
-		all = append(all, agent)
-	}
-	return all, nil
-}
-
-// DaemonRuns says whether somebody holds the lock of an agent's pins. It takes
-// none itself, or a daemon that starts just now would be refused.
-func DaemonRuns(root, agent string) (bool, error) {
+// DaemonRuns says whether somebody holds the lock of the agent's pins. It takes none
+// itself, or a daemon that starts just now would be refused.
+func (s *Survey) DaemonRuns() (bool, error) {
 	var st unix.Stat_t
-	if err := unix.Stat(filepath.Join(root, agent), &st); err != nil {
+	if err := unix.Stat(s.pins.path, &st); err != nil {
 		return false, fmt.Errorf("look at pins: %w", err)
 	}
 	locks, err := os.ReadFile("/proc/locks")
@@ -124,39 +103,23 @@ func holdsLock(locks, file string) bool {
 	return false
 }
 
-// PinnedClock returns the clock by which a pinned agent counts epochs.
-func PinnedClock(root, agent string) (c Clock, err error) {
-	pins := Pins{path: filepath.Join(root, agent)}
-	if !pins.sameContract() {
-		return c, fmt.Errorf("the %s agent was %w", agent, ErrOtherVersion)
-	}
-	err = pins.use("clock", func(m *ebpf.Map) error {
-		c, err = (&tables{clock: m}).GetClock()
-		return err
-	})
-	return c, err
-}
-
-// PinnedKey returns the key that a pinned agent has for an epoch, of a domain by its
-// index among those that the agent has; false if there is none.
-func PinnedKey(root, agent string, domain, domains int, epoch uint64) (slot cookie.Slot, ok bool, err error) {
-	pins := Pins{path: filepath.Join(root, agent)}
-	err = pins.use("keys", func(m *ebpf.Map) error {
+// Key returns the key that the agent has for an epoch, of a domain by its index among
+// those that it has; false if there is none.
+func (s *Survey) Key(domain, domains int, epoch uint64) (slot cookie.Slot, ok bool, err error) {
+	err = s.with("keys", func(m *ebpf.Map) error {
 		slots := m.MaxEntries() / uint32(domains)
 		var v edgeKeySlot
-		defer clear(v.Key[:])
+		defer func() { clear(v.Key[:]) }()
 		if err := m.Lookup(uint32(domain)*slots+uint32(epoch)&(slots-1), &v); err != nil {
-			return err
+			return fmt.Errorf("read a key: %w", err)
 		}
 		slot = cookie.Slot{Epoch: v.Epoch, Hash: cookie.Hash(v.Hash), WindowScale: v.WindowScale}
 		binary.LittleEndian.PutUint64(slot.Key[:8], v.Key[0])
 		binary.LittleEndian.PutUint64(slot.Key[8:], v.Key[1])
+		ok = v.Epoch == epoch && v.Hash != 0
 		return nil
 	})
-	if err != nil {
-		return slot, false, fmt.Errorf("read keys: %w", err)
-	}
-	return slot, slot.Epoch == epoch, nil
+	return slot, ok, err
 }
 
 // PinnedXDP lists the XDP programs of the agents that are pinned below root.
@@ -179,49 +142,4 @@ func PinnedXDP(root string) (map[uint32]bool, error) {
 		ours[uint32(info.Program)] = true
 	}
 	return ours, nil
-}
-
-// sampledLines is how many lines of a filter are looked at to tell its fill.
-const sampledLines = 8192
-
-// FilterFlows estimates how many flows the filter of the edge that is pinned below
-// root holds, and for how many it is made.
-func FilterFlows(root string) (flows, room int, err error) {
-	pins := Pins{path: filepath.Join(root, EdgeAgent)}
-	if !pins.sameContract() {
-		return 0, 0, fmt.Errorf("the edge agent was %w", ErrOtherVersion)
-	}
-	err = pins.use("filter_lines", func(m *ebpf.Map) error {
-		lines := m.MaxEntries()
-		var set [filter.Generations]int
-		step := max(lines/sampledLines, 1)
-		var sampled int
-		for at := uint32(0); at < lines; at += step {
-			var line filter.Line
-			if err := m.Lookup(at, &line.Word); err != nil {
-				return err
-			}
-			for g, words := range line.Word {
-				for _, w := range words {
-					set[g] += bits.OnesCount64(w)
-				}
-			}
-			sampled++
-		}
-		flows, room = flowsIn(max(set[0], set[1]), sampled, lines), int(lines)*flowsPerLine
-		return nil
-	})
-	if err != nil {
-		return 0, 0, fmt.Errorf("read the filter: %w", err)
-	}
-	return flows, room, nil
-}
-
-// flowsIn is how many flows set so many bits in a sample of a filter's lines: each
-// sets one of the 32 in each half of a word, and the flows of a line are a Poisson
-// variable, so that a bit stays clear with probability exp(-flows of a line / 32).
-func flowsIn(set, sampled int, lines uint32) int {
-	const half, lineBits = 32, filter.LineBytes / filter.Generations * 8
-	clear := max(1-float64(set)/float64(sampled*lineBits), 1e-9)
-	return int(math.Round(-half * math.Log(clear) * float64(lines)))
 }

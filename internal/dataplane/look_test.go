@@ -1,16 +1,10 @@
 package dataplane
 
 import (
-	"math"
-	"math/bits"
-	"net/netip"
 	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf/btf"
-
-	"smartcookie/internal/cookie"
-	"smartcookie/internal/filter"
 )
 
 func TestThisKernelMissesNothing(t *testing.T) {
@@ -65,29 +59,6 @@ func TestLockIsFoundByItsFile(t *testing.T) {
 	for file, want := range map[string]bool{"00:1d:77": true, "00:1d:78": false, "00:1d:79": false, "00:1d:7": false} {
 		if got := holdsLock(locks, file); got != want {
 			t.Errorf("%s: %t, want %t", file, got, want)
-		}
-	}
-}
-
-// The estimate is for deciding on a size: a tenth off does no harm.
-func TestFlowsOfAFilterAreEstimated(t *testing.T) {
-	const lines, key = 4096, 3
-	for _, flows := range []int{1000, 20_000, 60_000} {
-		model := filter.NewBlocked(filter.Key{key, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37}, lines)
-		for i := range flows {
-			model.Add(cookie.Flow{
-				Source:      netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 1024),
-				Destination: netip.MustParseAddrPort("192.0.2.1:80"),
-			})
-		}
-		var set int
-		for _, line := range model.Lines {
-			for _, w := range line.Word[0] {
-				set += bits.OnesCount64(w)
-			}
-		}
-		if got := flowsIn(set, lines, lines); math.Abs(float64(got-flows)) > float64(flows)/10 {
-			t.Errorf("%d flows, estimated %d", flows, got)
 		}
 	}
 }

@@ -31,6 +31,8 @@ type Figures struct {
 // ServiceState is how an agent stands to a service.
 type ServiceState struct {
 	Agent      string
+	ID         uint32
+	Domain     int // of its keys, by index
 	Name       string
 	Mode       policy.Mode // that holds now
 	Configured policy.Mode
@@ -56,9 +58,12 @@ const (
 	Leaving = Phase(edgeDetectorPhaseDETECTOR_LEAVING)
 )
 
-func (p Phase) String() string {
-	return [...]string{Passive: "passive", Grace: "grace", Active: "active", Leaving: "leaving"}[p&3]
-}
+var phaseNames = [...]string{Passive: "passive", Grace: "grace", Active: "active", Leaving: "leaving"}
+
+func (p Phase) String() string { return phaseNames[p&3] }
+
+// PhaseNames lists the phases by number.
+func PhaseNames() []string { return phaseNames[:] }
 
 // Enforces says whether every SYN is answered and every stranger is lost.
 func (s *ServiceState) Enforces() bool {
@@ -240,7 +245,7 @@ func readStates(agent string, labels, services, detectors *ebpf.Map) ([]ServiceS
 			}
 		}
 		s := stateOf(&d)
-		s.Agent, s.Name, s.Mode, s.Configured = agent, nameOf(&l), policy.Mode(v.Mode), policy.Mode(l.Mode)
+		s.Agent, s.ID, s.Domain, s.Name, s.Mode, s.Configured = agent, id, int(v.Domain), nameOf(&l), policy.Mode(v.Mode), policy.Mode(l.Mode)
 		all = append(all, s)
 	}
 	return all, nil

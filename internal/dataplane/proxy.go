@@ -90,6 +90,9 @@ func (p *Proxy) Undo(pins *Pins) { p.server.Undo(pins) }
 // Close lets go of everything; what is pinned goes on.
 func (p *Proxy) Close() error { return p.server.Close() }
 
+// Occupancies returns how full the table of connections is.
+func (p *Proxy) Occupancies() []Occupancy { return p.server.Occupancies() }
+
 // SweepFlows removes connections that are over, see Server.
 func (p *Proxy) SweepFlows() (seen, removed int, err error) { return p.server.SweepFlows() }
 

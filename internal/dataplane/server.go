@@ -45,6 +45,7 @@ type Server struct {
 	devices deviceCache
 	walks   uint64 // over the connections, so far
 	missed  uint64 // events of connections, before the last walk
+	occupancies
 }
 
 // LoadServer loads the programs, see LoadEdge.

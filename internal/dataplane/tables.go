@@ -290,18 +290,30 @@ func Verdicts(root string) (map[string]uint64, error) {
 const countersBatch = 4096
 
 func addVerdicts(total map[string]uint64, counters *ebpf.Map) error {
+	names := VerdictNames()
+	return eachCounter(counters, policy.MaxServices, func(_ uint32, verdict int, count uint64) {
+		total[names[verdict]] += count
+	})
+}
+
+// eachCounter hands out what is not zero, of no service and of those up to a last one.
+func eachCounter(counters *ebpf.Map, last uint32, each func(service uint32, verdict int, count uint64)) error {
 	var cursor ebpf.MapBatchCursor
-	stride, cpus, names := uint32(edgeVerdictVERDICT_STRIDE), ebpf.MustPossibleCPU(), VerdictNames()
+	stride, cpus, known := uint32(edgeVerdictVERDICT_STRIDE), ebpf.MustPossibleCPU(), len(VerdictNames())
 	keys, perCPU := make([]uint32, countersBatch), make([]uint64, countersBatch*cpus)
 	for {
 		n, err := counters.BatchLookup(&cursor, keys, perCPU, nil)
-		for i, count := range perCPU[:n*cpus] {
-			verdict := keys[i/cpus] % stride
-			if count > 0 && verdict < uint32(len(names)) { // another version may have more
-				total[names[verdict]] += count
+		for i, key := range keys[:n] {
+			var count uint64
+			for _, one := range perCPU[i*cpus : (i+1)*cpus] {
+				count += one
+			}
+			verdict := int(key % stride)
+			if count > 0 && verdict < known && key/stride <= last { // another version may have more
+				each(key/stride, verdict, count)
 			}
 		}
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
+		if errors.Is(err, ebpf.ErrKeyNotExist) || n > 0 && keys[n-1]/stride > last {
 			return nil // the end
 		}
 		if err != nil {

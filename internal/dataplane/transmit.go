@@ -65,11 +65,13 @@ func attachTracing(pins *Pins, links map[string]link.Link, name string, prog *eb
 // verdict.
 func (e *Edge) TransmitFailures() (map[string]uint64, error) { return e.transmitter().lost() }
 
-func (t transmitter) lost() (map[string]uint64, error) {
+func (t transmitter) lost() (map[string]uint64, error) { return readFailures(t.failures) }
+
+func readFailures(m *ebpf.Map) (map[string]uint64, error) {
 	failures := make(map[string]uint64)
 	perCPU := make([]uint64, ebpf.MustPossibleCPU())
 	for i, name := range TransmitFailureNames() {
-		if err := t.failures.Lookup(uint32(i), &perCPU); err != nil {
+		if err := m.Lookup(uint32(i), &perCPU); err != nil {
 			return nil, fmt.Errorf("read transmit failures: %w", err)
 		}
 		for _, n := range perCPU {

@@ -85,12 +85,14 @@ func (s *Server) forgetBefore(round uint32) error {
 func (s *Server) walkTable(each func(*serverConnection, uint32)) error {
 	var cursor ebpf.MapBatchCursor
 	keys, rounds := make([]serverConnection, tableBatch), make([]uint32, tableBatch)
-	for {
+	for seen := 0; ; {
 		n, err := s.objects.Established.BatchLookup(&cursor, keys, rounds, nil)
+		seen += n
 		for i := range n {
 			each(&keys[i], rounds[i])
 		}
 		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			s.note("established", seen, s.objects.Established.MaxEntries())
 			return nil // the end
 		}
 		if err != nil {

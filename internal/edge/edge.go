@@ -14,6 +14,7 @@ import (
 	"smartcookie/internal/config"
 	"smartcookie/internal/dataplane"
 	"smartcookie/internal/keys"
+	"smartcookie/internal/metrics"
 	"smartcookie/internal/policy"
 	"smartcookie/internal/upkeep"
 )
@@ -43,6 +44,11 @@ func Run(ctx context.Context, c *config.Edge, o Options) error {
 		return err
 	}
 	defer pins.Close()
+	scrapes, err := metrics.Listen(c.Metrics)
+	if err != nil {
+		return c.AtMetrics(err)
+	}
+	defer scrapes.Close()
 	agent, translator, err := start(c, o, keeper, pins)
 	if err != nil {
 		return err
@@ -58,6 +64,7 @@ func Run(ctx context.Context, c *config.Edge, o Options) error {
 		return err
 	}
 	defer func() { peers.end(pins.Gone()) }()
+	scrapes.Serve(metricsOf(o, keeper, agent, translator, peers), o.Log)
 	o.Log.Info("ready", "outside", Names(c.Outside), "inside", Names(c.Inside),
 		"forward", c.Forward, "services", len(c.Services), "learning", learning(agent, c).String())
 	return serve(ctx, o.Log, keeper, agent, pins, func() { peers.tick(); translator.tick() })

@@ -22,6 +22,7 @@ import (
 	"smartcookie/internal/dataplane"
 	"smartcookie/internal/edge"
 	"smartcookie/internal/keys"
+	"smartcookie/internal/metrics"
 	"smartcookie/internal/policy"
 	"smartcookie/internal/server"
 )
@@ -38,6 +39,8 @@ type Config struct {
 
 	KernelCookies bool // the kernel's own, instead of ours
 	Flood         Flood
+
+	Metrics netip.AddrPort // where Prometheus asks; the zero address: nowhere
 }
 
 // Options are what surrounds a daemon.
@@ -77,11 +80,17 @@ func Run(ctx context.Context, c Config, o Options) error {
 	if err := watch.Start(); err != nil {
 		return err
 	}
+	scrapes, err := metrics.Listen(c.Metrics)
+	if err != nil {
+		return err
+	}
+	defer scrapes.Close()
 	agents, err := attach(c, o, watch.Services())
 	if err != nil {
 		return err
 	}
 	defer agents.close()
+	scrapes.Serve(metricsOf(o.Pins, agents), o.Log)
 	o.Log.Info("ready", "interface", c.Interface.Name, "ports", portNames(c.Ports))
 	if err := confirm(ctx, c, o); err != nil {
 		_, detachErr := dataplane.Detach(o.Pins)

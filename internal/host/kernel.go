@@ -14,8 +14,10 @@ import (
 
 	"smartcookie/internal/dataplane"
 	"smartcookie/internal/edge"
+	"smartcookie/internal/metrics"
 	"smartcookie/internal/policy"
 	"smartcookie/internal/server"
+	"smartcookie/internal/upkeep"
 )
 
 // Flood says when a port is in flood mode, with the kernel's own cookies.
@@ -61,10 +63,16 @@ func runKernel(ctx context.Context, c Config, o Options) error {
 	if err := h.terms.start(); err != nil {
 		return err
 	}
+	scrapes, err := metrics.Listen(c.Metrics)
+	if err != nil {
+		return err
+	}
+	defer scrapes.Close()
 	if err := h.attach(c, o.Pins); err != nil {
 		return err
 	}
 	defer h.close()
+	scrapes.Serve(metrics.Sources{Pins: o.Pins, Agents: []string{dataplane.HostAgent}, Clocks: upkeep.SystemClocks}, o.Log)
 	h.beginCounting()
 	changes, err := h.OpenModeChanges()
 	if err != nil {

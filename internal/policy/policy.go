@@ -38,6 +38,9 @@ func (m Mode) String() string {
 	return modeNames[m]
 }
 
+// ModeNames lists the modes, in the order of their numbers.
+func ModeNames() []string { return slices.Clone(modeNames) }
+
 // ParseMode is the mode of a name, false if there is none to choose.
 func ParseMode(name string) (Mode, bool) {
 	i := slices.Index(modeNames[:Starting], name)

@@ -10,6 +10,7 @@ import (
 	"smartcookie/internal/dataplane"
 	"smartcookie/internal/edge"
 	"smartcookie/internal/keys"
+	"smartcookie/internal/metrics"
 	"smartcookie/internal/policy"
 	"smartcookie/internal/upkeep"
 )
@@ -50,6 +51,11 @@ func Run(ctx context.Context, c *config.Server, o Options) error {
 		return err
 	}
 	defer pins.Close()
+	scrapes, err := metrics.Listen(c.Metrics)
+	if err != nil {
+		return c.AtMetrics(err)
+	}
+	defer scrapes.Close()
 	agent, err := start(c, watch.Services(), keeper, pins)
 	if err != nil {
 		return err
@@ -60,6 +66,7 @@ func Run(ctx context.Context, c *config.Server, o Options) error {
 		return err
 	}
 	defer func() { peers.end(pins.Gone()) }()
+	scrapes.Serve(metricsOf(o, keeper, agent, peers), o.Log)
 	o.Log.Info("ready", "interfaces", edge.Names(c.Interfaces), "tenants", edge.Names(c.Tenants), "services", len(c.Services), "strict", c.Strict)
 	return upkeep.Loop(ctx, o.Log, keeper, pins.Gone, func() { watch.Keep(agent); peers.tick() })
 }
