@@ -31,41 +31,43 @@ type guarded struct {
 }
 
 // openSite makes one whose clients are near.
-func openSite(ctx context.Context, g guarded) (s *site, err error) {
+func openSite(ctx context.Context, g guarded) (*site, error) {
 	if err := lab.Supported(g.defence); err != nil {
 		return nil, &evaluation.Missing{Why: err.Error()}
 	}
-	s = &site{}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.close())
-		}
-	}()
+	s := &site{}
+	if err := s.open(ctx, g); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+func (s *site) open(ctx context.Context, g guarded) (err error) {
 	if s.lab, err = lab.New(lab.Options{Wire: &badwire.Faults{}}); err != nil {
-		return nil, err
+		return err
 	}
 	s.undo = append(s.undo, s.lab.Close)
 	if err := s.lab.Rewire(badwire.Faults{}); err != nil {
-		return nil, err
+		return err
 	}
 	if s.sink, err = s.lab.NewSink(); err != nil {
-		return nil, err
+		return err
 	}
 	s.undo = append(s.undo, s.sink.Close)
 	server, err := s.lab.StartServer(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	s.undo = append(s.undo, server.Stop)
 	guard, err := s.lab.Defend(ctx, g.defence)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	s.undo = append(s.undo, guard.Stop)
 	if g.besides == nil {
-		return s, nil
+		return nil
 	}
-	return s, g.besides(ctx, s)
+	return g.besides(ctx, s)
 }
 
 // moveClients puts so much between the clients and the site; the flood has no such

@@ -1,6 +1,8 @@
 package bench
 
 import (
+	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"testing"
@@ -116,5 +118,19 @@ func TestSynproxyOffersTheServersWindowScale(t *testing.T) {
 	}
 	if proxied := sendScale(t, s); proxied != server {
 		t.Errorf("SYNPROXY offers scale %d, the server %d", proxied, server)
+	}
+}
+
+// What cannot be opened is closed, and says why.
+func TestSiteThatCannotBeOpenedIsClosed(t *testing.T) {
+	needRoot(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	s, err := openSite(ctx, guarded{defence: "split"})
+	if s != nil || !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, %v", s, err)
+	}
+	if _, err := newStation(ctx, bySplit); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
 	}
 }

@@ -27,27 +27,29 @@ type station struct {
 // stationed makes a station's defence.
 type stationed func(context.Context, *station) error
 
-func newStation(ctx context.Context, defend stationed) (s *station, err error) {
-	s = &station{}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.close())
-		}
-	}()
+func newStation(ctx context.Context, defend stationed) (*station, error) {
+	s := &station{}
+	if err := s.open(ctx, defend); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+func (s *station) open(ctx context.Context, defend stationed) (err error) {
 	if s.lab, err = lab.New(lab.Options{}); err != nil {
-		return nil, err
+		return err
 	}
 	if !s.lab.Apart() {
-		return nil, &evaluation.Missing{Why: "a flood and a flooded host need a CPU each, and there is one"}
+		return &evaluation.Missing{Why: "a flood and a flooded host need a CPU each, and there is one"}
 	}
 	if s.sink, err = s.lab.NewSink(); err != nil {
-		return nil, err
+		return err
 	}
 	s.at, s.target = s.lab.Edge.Namespace, s.lab.FloodedEdge()
 	if err := s.tune(); err != nil {
-		return nil, err
+		return err
 	}
-	return s, defend(ctx, s)
+	return defend(ctx, s)
 }
 
 // tune makes the edge a host as the lab's server is one. Its clients, which close
