@@ -4,6 +4,9 @@
 
 GO       ?= go
 FUZZTIME ?= 30s
+PROGRAM  ?= bin/smartcookie
+# Without git and without VERSION in the environment the program has none.
+STAMP     = $(shell scripts/version 2>/dev/null)
 
 C_FILES := $(wildcard bpf/*.c bpf/*.h bpf/lib/*.h)
 SCRIPTS := .ci/run $(wildcard scripts/*) test/kernels/run test/kernels/init
@@ -16,7 +19,7 @@ help: ## list the targets
 
 .PHONY: build
 build: ## build bin/smartcookie, a static binary
-	CGO_ENABLED=0 $(GO) build -trimpath -o bin/smartcookie ./cmd/smartcookie
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X smartcookie/internal/cli.version=$(STAMP)' -o $(PROGRAM) ./cmd/smartcookie
 
 .PHONY: generate
 generate: ## regenerate BPF objects, their Go and the vectors (clang 19)
