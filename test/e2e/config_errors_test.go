@@ -246,15 +246,15 @@ func TestWrongCommandLineIsRefused(t *testing.T) {
 	}
 }
 
-func TestAgentsNeedRoot(t *testing.T) {
-	c := newConfigured(t, lab.Options{})
-	edge := fileOf(t, c.Lab, "edge.yaml", c.edge)
-	// A copy that everybody may execute, in a directory that everybody may enter.
+// publicProgram is a copy that everybody may execute, in a directory that everybody
+// may enter.
+func publicProgram(t *testing.T) string {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "smartcookie-e2e-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer os.RemoveAll(dir)
+	t.Cleanup(func() { os.RemoveAll(dir) })
 	binary, err := os.ReadFile(program)
 	if err != nil {
 		t.Fatal(err)
@@ -263,6 +263,13 @@ func TestAgentsNeedRoot(t *testing.T) {
 	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(path, binary, 0o755)); err != nil {
 		t.Fatal(err)
 	}
+	return path
+}
+
+func TestAgentsNeedRoot(t *testing.T) {
+	c := newConfigured(t, lab.Options{})
+	edge := fileOf(t, c.Lab, "edge.yaml", c.edge)
+	path := publicProgram(t)
 	for _, args := range [][]string{{"edge", "-c", edge}, {"server", "-c", edge}, {"host", "eth0", "--ports", "80"}, {"detach"}} {
 		t.Run(args[0], func(t *testing.T) {
 			nobody := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
