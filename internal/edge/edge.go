@@ -44,7 +44,7 @@ func Run(ctx context.Context, c *config.Edge, o Options) error {
 		return err
 	}
 	defer pins.Close()
-	scrapes, err := metrics.Listen(c.Metrics)
+	scrapes, err := metrics.Listen(c.Metrics, o.Log)
 	if err != nil {
 		return c.AtMetrics(err)
 	}
@@ -64,7 +64,7 @@ func Run(ctx context.Context, c *config.Edge, o Options) error {
 		return err
 	}
 	defer func() { peers.end(pins.Gone()) }()
-	scrapes.Serve(metricsOf(o, keeper, agent, translator, peers), o.Log)
+	scrapes.Show(metricsOf(o, keeper, agent, translator, peers))
 	upkeep.Ready(o.Log, "outside", Names(c.Outside), "inside", Names(c.Inside),
 		"forward", c.Forward, "services", len(c.Services), "learning", learning(agent, c).String())
 	return serve(ctx, o.Log, keeper, agent, pins, func() { peers.tick(); translator.tick() })

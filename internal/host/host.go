@@ -81,7 +81,7 @@ func Run(ctx context.Context, c Config, o Options) error {
 	if err := watch.Start(); err != nil {
 		return err
 	}
-	scrapes, err := metrics.Listen(c.Metrics)
+	scrapes, err := metrics.Listen(c.Metrics, o.Log)
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func Run(ctx context.Context, c Config, o Options) error {
 		return err
 	}
 	defer agents.close()
-	scrapes.Serve(metricsOf(o.Pins, agents), o.Log)
+	scrapes.Show(metricsOf(o.Pins, agents))
 	upkeep.Ready(o.Log, "interface", c.Interface.Name, "ports", portNames(c.Ports))
 	if err := confirm(ctx, c, o); err != nil {
 		_, detachErr := dataplane.Detach(o.Pins)

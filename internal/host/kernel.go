@@ -63,7 +63,7 @@ func runKernel(ctx context.Context, c Config, o Options) error {
 	if err := h.terms.start(); err != nil {
 		return err
 	}
-	scrapes, err := metrics.Listen(c.Metrics)
+	scrapes, err := metrics.Listen(c.Metrics, o.Log)
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func runKernel(ctx context.Context, c Config, o Options) error {
 		return err
 	}
 	defer h.close()
-	scrapes.Serve(metrics.Sources{Pins: o.Pins, Agents: []string{dataplane.HostAgent}, Clocks: upkeep.SystemClocks}, o.Log)
+	scrapes.Show(metrics.Sources{Pins: o.Pins, Agents: []string{dataplane.HostAgent}, Clocks: upkeep.SystemClocks})
 	h.beginCounting()
 	changes, err := h.OpenModeChanges()
 	if err != nil {

@@ -26,15 +26,21 @@ type Sources struct {
 
 // collector reads everything anew at each scrape, one scrape at a time.
 type collector struct {
-	sources Sources
-	log     *slog.Logger
+	log *slog.Logger
 
-	mu     sync.Mutex
-	broken map[string]bool // parts that could not be read the last time
+	mu      sync.Mutex
+	sources Sources
+	broken  map[string]bool // parts that could not be read the last time
 }
 
 func newCollector(s Sources, log *slog.Logger) *collector {
 	return &collector{sources: s, log: log, broken: make(map[string]bool)}
+}
+
+func (c *collector) show(s Sources) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sources = s
 }
 
 // Describe lists all families: a registry refuses what is declared twice.

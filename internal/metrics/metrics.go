@@ -32,14 +32,16 @@ const (
 
 // Listener is a port that does not answer yet; nil where none is configured.
 type Listener struct {
-	listener net.Listener
-	server   *http.Server
-	done     chan struct{}
+	listener  net.Listener
+	log       *slog.Logger
+	collector *collector
+	server    *http.Server
+	done      chan struct{}
 }
 
 // Listen takes the port, so that a wrong one shows before anything is attached. The
 // zero address takes none.
-func Listen(at netip.AddrPort) (*Listener, error) {
+func Listen(at netip.AddrPort, log *slog.Logger) (*Listener, error) {
 	if !at.IsValid() {
 		return nil, nil
 	}
@@ -47,16 +49,22 @@ func Listen(at netip.AddrPort) (*Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for metrics: %w", err)
 	}
-	return &Listener{listener: netutil.LimitListener(tcp, connectionsMost)}, nil
+	return &Listener{listener: netutil.LimitListener(tcp, connectionsMost), log: log}, nil
 }
 
-// Serve answers from now on, until Close.
-func (l *Listener) Serve(s Sources, log *slog.Logger) {
+// Show answers with these from now on, until Close. A daemon whose agent gives its
+// place to another one shows anew.
+func (l *Listener) Show(s Sources) {
 	if l == nil {
 		return
 	}
-	l.server, l.done = newServer(newHandler(s, log)), make(chan struct{})
-	log.Info("metrics", "address", l.listener.Addr().String(), "path", Path)
+	if l.collector != nil {
+		l.collector.show(s)
+		return
+	}
+	l.collector = newCollector(s, l.log)
+	l.server, l.done = newServer(newHandler(l.collector)), make(chan struct{})
+	l.log.Info("metrics", "address", l.listener.Addr().String(), "path", Path)
 	go func() {
 		defer close(l.done)
 		_ = l.server.Serve(l.listener) // until Close
@@ -84,9 +92,9 @@ func newServer(h http.Handler) *http.Server {
 }
 
 // newHandler answers for metrics and says no to all else.
-func newHandler(s Sources, log *slog.Logger) http.Handler {
+func newHandler(c *collector) http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(newCollector(s, log), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(c, collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return only(promhttp.HandlerFor(registry, promhttp.HandlerOpts{
 		ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: scrapesMost, Timeout: scrapeLimit,
 	}))

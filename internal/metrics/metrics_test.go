@@ -33,7 +33,7 @@ func nowhere(t testing.TB) Sources {
 
 func handler(t testing.TB, log io.Writer) http.Handler {
 	t.Helper()
-	return newHandler(nowhere(t), slog.New(slog.NewTextHandler(log, nil)))
+	return newHandler(newCollector(nowhere(t), slog.New(slog.NewTextHandler(log, nil))))
 }
 
 func ask(h http.Handler, method, target string) *httptest.ResponseRecorder {
@@ -102,11 +102,11 @@ func TestPortAnswersNothingButMetrics(t *testing.T) {
 // serving starts a server on loopback and returns where it is.
 func serving(t *testing.T) string {
 	t.Helper()
-	l, err := Listen(netip.MustParseAddrPort("127.0.0.1:0"))
+	l, err := Listen(netip.MustParseAddrPort("127.0.0.1:0"), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.Serve(nowhere(t), slog.New(slog.DiscardHandler))
+	l.Show(nowhere(t))
 	t.Cleanup(l.Close)
 	return l.listener.Addr().String()
 }
@@ -141,7 +141,7 @@ func TestRequestsOutOfBoundsAreRefused(t *testing.T) {
 }
 
 func TestConnectionsAreBounded(t *testing.T) {
-	l, err := Listen(netip.MustParseAddrPort("127.0.0.1:0"))
+	l, err := Listen(netip.MustParseAddrPort("127.0.0.1:0"), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,6 +180,30 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
+func TestAgentInAnothersPlaceIsShown(t *testing.T) {
+	l, err := Listen(netip.MustParseAddrPort("127.0.0.1:0"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	for entries := 1; entries < 3; entries++ {
+		s := nowhere(t)
+		s.Tables = map[string]func() []dataplane.Occupancy{dataplane.EdgeAgent: func() []dataplane.Occupancy {
+			return []dataplane.Occupancy{{Table: "deny4", Entries: entries, Capacity: 10}}
+		}}
+		l.Show(s)
+		answer, err := http.Get("http://" + l.listener.Addr().String() + Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(answer.Body)
+		answer.Body.Close()
+		if want := fmt.Sprintf(`smartcookie_table_entries{agent="edge",table="deny4"} %d`, entries); err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("no %s: %v", want, err)
+		}
+	}
+}
+
 func TestServerHasTimeouts(t *testing.T) {
 	s := newServer(http.NotFoundHandler())
 	if s.ReadTimeout == 0 || s.WriteTimeout == 0 || s.IdleTimeout == 0 || s.MaxHeaderBytes == 0 {
@@ -191,17 +215,17 @@ func TestServerHasTimeouts(t *testing.T) {
 }
 
 func TestNoAddressIsNoPort(t *testing.T) {
-	l, err := Listen(netip.AddrPort{})
+	l, err := Listen(netip.AddrPort{}, nil)
 	if l != nil || err != nil {
 		t.Fatalf("%v, %v", l, err)
 	}
-	l.Serve(Sources{}, nil)
+	l.Show(Sources{})
 	l.Close()
 }
 
 func TestTakenPortIsAnError(t *testing.T) {
 	at := netip.MustParseAddrPort(serving(t))
-	if l, err := Listen(at); err == nil || !strings.Contains(err.Error(), "listen for metrics: ") {
+	if l, err := Listen(at, nil); err == nil || !strings.Contains(err.Error(), "listen for metrics: ") {
 		t.Errorf("%v, %v", l, err)
 	}
 }

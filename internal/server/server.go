@@ -51,7 +51,7 @@ func Run(ctx context.Context, c *config.Server, o Options) error {
 		return err
 	}
 	defer pins.Close()
-	scrapes, err := metrics.Listen(c.Metrics)
+	scrapes, err := metrics.Listen(c.Metrics, o.Log)
 	if err != nil {
 		return c.AtMetrics(err)
 	}
@@ -66,7 +66,7 @@ func Run(ctx context.Context, c *config.Server, o Options) error {
 		return err
 	}
 	defer func() { peers.end(pins.Gone()) }()
-	scrapes.Serve(metricsOf(o, keeper, agent, peers), o.Log)
+	scrapes.Show(metricsOf(o, keeper, agent, peers))
 	upkeep.Ready(o.Log, "interfaces", edge.Names(c.Interfaces), "tenants", edge.Names(c.Tenants), "services", len(c.Services), "strict", c.Strict)
 	return upkeep.Loop(ctx, o.Log, keeper, pins.Gone, func() { watch.Keep(agent); peers.tick() })
 }
