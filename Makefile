@@ -4,9 +4,13 @@
 
 GO       ?= go
 FUZZTIME ?= 30s
+PROGRAM  ?= bin/smartcookie
+# Without git and without VERSION in the environment the program has none.
+STAMP     = $(shell scripts/version 2>/dev/null)
 
 C_FILES := $(wildcard bpf/*.c bpf/*.h bpf/lib/*.h)
-SCRIPTS := .ci/run $(wildcard scripts/*) test/kernels/run test/kernels/init
+SCRIPTS := .ci/run $(wildcard scripts/*) test/kernels/run test/kernels/init \
+	$(wildcard test/package/*) packaging/deb/postinst packaging/deb/prerm packaging/deb/postrm
 
 .DEFAULT_GOAL := help
 .PHONY: help
@@ -16,7 +20,21 @@ help: ## list the targets
 
 .PHONY: build
 build: ## build bin/smartcookie, a static binary
-	CGO_ENABLED=0 $(GO) build -trimpath -o bin/smartcookie ./cmd/smartcookie
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X smartcookie/internal/cli.version=$(STAMP)' -o $(PROGRAM) ./cmd/smartcookie
+
+.PHONY: deb
+deb: ## build the Debian package into bin
+	scripts/deb
+
+.PHONY: test-package
+test-package: ## build the Debian package twice, install it in a copy of this root, upgrade, purge (root)
+	scripts/deps package
+	test/package/run
+
+.PHONY: test-package-clean
+test-package-clean: ## the same in a clean Debian 12, and boot it to try the units (root; minutes)
+	scripts/deps package-clean
+	test/package/clean
 
 .PHONY: generate
 generate: ## regenerate BPF objects, their Go and the vectors (clang 19)

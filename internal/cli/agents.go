@@ -48,7 +48,7 @@ func newEdgeCommand(env *environment) *cobra.Command {
 			"and lets only proven flows through. The protection outlives the daemon; `smartcookie detach` ends it.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := needRoot(); err != nil {
+			if err := needCapabilities(); err != nil {
 				return err
 			}
 			if file == "" {
@@ -81,7 +81,7 @@ func newServerCommand(env *environment) *cobra.Command {
 			"The agent outlives the daemon; `smartcookie detach` ends it.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := needRoot(); err != nil {
+			if err := needCapabilities(); err != nil {
 				return err
 			}
 			if file == "" {
@@ -118,7 +118,7 @@ func newHostCommand(env *environment) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := needRoot(); err != nil {
+			if err := needCapabilities(); err != nil {
 				return err
 			}
 			c.Confirm = confirm

@@ -35,6 +35,11 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return run(ctx, args, &environment{stdin, stdout, stderr, time.Now, rand.Reader})
 }
 
+// Root is the command line as it is declared, for those who describe it.
+func Root() *cobra.Command {
+	return newRootCommand(&environment{now: time.Now})
+}
+
 func run(ctx context.Context, args []string, env *environment) int {
 	root := newRootCommand(env)
 	root.SetArgs(args)

@@ -161,4 +161,9 @@ func TestVersionNamesTheRevision(t *testing.T) {
 	if !strings.HasPrefix(c.stdout.String(), "smartcookie ") {
 		t.Errorf("%q", c.stdout.String())
 	}
+	version = "1.2.4"
+	defer func() { version = "" }()
+	if got := versionLine(info); got != "smartcookie 1.2.4 go1.26.0" {
+		t.Errorf("stamped: %q", got)
+	}
 }

@@ -7,6 +7,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// version is what `make build` stamps; without it the module's is shown.
+var version string
+
 func newVersionCommand(env *environment) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
@@ -23,9 +26,12 @@ func newVersionCommand(env *environment) *cobra.Command {
 	}
 }
 
-// versionLine names the module's version, the revision that it was built from
-// if that is known, and the toolchain.
+// versionLine names the version and the toolchain. A version that is not stamped is
+// the module's, with the revision that it was built from if that is known.
 func versionLine(info *debug.BuildInfo) string {
+	if version != "" {
+		return "smartcookie " + version + " " + info.GoVersion
+	}
 	line := "smartcookie " + info.Main.Version
 	setting := map[string]string{}
 	for _, s := range info.Settings {

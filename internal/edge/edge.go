@@ -65,7 +65,7 @@ func Run(ctx context.Context, c *config.Edge, o Options) error {
 	}
 	defer func() { peers.end(pins.Gone()) }()
 	scrapes.Show(metricsOf(o, keeper, agent, translator, peers))
-	o.Log.Info("ready", "outside", Names(c.Outside), "inside", Names(c.Inside),
+	upkeep.Ready(o.Log, "outside", Names(c.Outside), "inside", Names(c.Inside),
 		"forward", c.Forward, "services", len(c.Services), "learning", learning(agent, c).String())
 	return serve(ctx, o.Log, keeper, agent, pins, func() { peers.tick(); translator.tick() })
 }

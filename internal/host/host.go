@@ -25,6 +25,7 @@ import (
 	"smartcookie/internal/metrics"
 	"smartcookie/internal/policy"
 	"smartcookie/internal/server"
+	"smartcookie/internal/upkeep"
 )
 
 // Config is what the command line says.
@@ -91,7 +92,7 @@ func Run(ctx context.Context, c Config, o Options) error {
 	}
 	defer agents.close()
 	scrapes.Show(metricsOf(o.Pins, agents))
-	o.Log.Info("ready", "interface", c.Interface.Name, "ports", portNames(c.Ports))
+	upkeep.Ready(o.Log, "interface", c.Interface.Name, "ports", portNames(c.Ports))
 	if err := confirm(ctx, c, o); err != nil {
 		_, detachErr := dataplane.Detach(o.Pins)
 		return errors.Join(err, detachErr)

@@ -79,7 +79,7 @@ func runKernel(ctx context.Context, c Config, o Options) error {
 		return err
 	}
 	defer changes.Close()
-	o.Log.Info("ready", "interface", c.Interface.Name, "ports", portNames(c.Ports), "cookies", "kernel")
+	upkeep.Ready(o.Log, "interface", c.Interface.Name, "ports", portNames(c.Ports), "cookies", "kernel")
 	if err := confirm(ctx, c, o); err != nil {
 		_, detachErr := dataplane.Detach(o.Pins)
 		return errors.Join(err, detachErr)

@@ -67,7 +67,7 @@ func Run(ctx context.Context, c *config.Server, o Options) error {
 	}
 	defer func() { peers.end(pins.Gone()) }()
 	scrapes.Show(metricsOf(o, keeper, agent, peers))
-	o.Log.Info("ready", "interfaces", edge.Names(c.Interfaces), "tenants", edge.Names(c.Tenants), "services", len(c.Services), "strict", c.Strict)
+	upkeep.Ready(o.Log, "interfaces", edge.Names(c.Interfaces), "tenants", edge.Names(c.Tenants), "services", len(c.Services), "strict", c.Strict)
 	return upkeep.Loop(ctx, o.Log, keeper, pins.Gone, func() { watch.Keep(agent); peers.tick() })
 }
 

@@ -111,7 +111,7 @@ func TestCheckFindsWhatIsWrongWithALab(t *testing.T) {
 func TestCheckWithoutRootSaysWhatItCannotSee(t *testing.T) {
 	l := newLab(t, lab.Options{})
 	listenIn(t, l.Server.Namespace, ":80")
-	checkAs(t, l.Server.Namespace, programOfAll(t), nobody(), "host", "eth0", "--ports", "80").wants(t, map[string]string{
+	checkAs(t, l.Server.Namespace, publicProgram(t), nobody(), "host", "eth0", "--ports", "80").wants(t, map[string]string{
 		"firewall-unknown": "unseen", "firewall-stateful": "", "listener-mptcp": "unseen", "listener-missing": "ok",
 		"kernel-helpers": "ok", "kernel-kfunc": "ok", "xdp-native": "ok", "offload-merging": "ok",
 	})

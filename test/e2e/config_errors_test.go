@@ -246,9 +246,9 @@ func TestWrongCommandLineIsRefused(t *testing.T) {
 	}
 }
 
-// programOfAll is a copy of the program that everybody may execute, in a directory
-// that everybody may enter.
-func programOfAll(t *testing.T) string {
+// publicProgram is a copy that everybody may execute, in a directory that everybody
+// may enter.
+func publicProgram(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "smartcookie-e2e-")
 	if err != nil {
@@ -274,7 +274,7 @@ func nobody() *syscall.SysProcAttr {
 func TestAgentsNeedRoot(t *testing.T) {
 	c := newConfigured(t, lab.Options{})
 	edge := fileOf(t, c.Lab, "edge.yaml", c.edge)
-	path := programOfAll(t)
+	path := publicProgram(t)
 	for _, args := range [][]string{{"edge", "-c", edge}, {"server", "-c", edge}, {"host", "eth0", "--ports", "80"}, {"detach"}} {
 		t.Run(args[0], func(t *testing.T) {
 			refuseProgram(t, c.Server.Namespace, path, nobody(), args...).is(t, 1, "this needs root")

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -63,7 +64,7 @@ func setupOf() string { return os.Getenv("SMARTCOOKIE_SETUP") }
 // newLab makes a lab that is closed with the test.
 func newLab(t *testing.T, options lab.Options) *lab.Lab {
 	t.Helper()
-	options.Executable = program
+	options.Executable = cmp.Or(options.Executable, program)
 	if options.Setup == "" {
 		options.Setup = setupOf()
 	}
