@@ -101,6 +101,10 @@ evaluation: build ## make the papers' experiments and their report, in bin/evalu
 switching: ## switch the defence on and off ten times under load (root; minutes)
 	SMARTCOOKIE_LONG=1 $(GO) test -count=1 -timeout 40m -v -run 'TestSwitching' ./test/e2e
 
+.PHONY: reloads
+reloads: ## reload both daemons a thousand times beside live traffic and a flood (root; minutes)
+	SMARTCOOKIE_LONG=1 $(GO) test -count=1 -timeout 60m -v -run 'TestReloads' ./test/e2e
+
 .PHONY: loss
 loss: ## measure what bad wires cost, as the table of docs/loss.md (root; minutes)
 	@mkdir -p bin

@@ -147,7 +147,8 @@ NOINLINE void detector_look(u32 id, struct service *service, u64 now_ns)
 	if (!d || !service)
 		return;
 	if (service->mode == MODE_STARTING) {
-		if (now_ns - d->since_ns >= (u64)DETECTOR_GRACE_MS * NS_PER_MS)
+		/* signed, as in detect_decide */
+		if ((s64)(now_ns - d->since_ns) >= (s64)DETECTOR_GRACE_MS * (s64)NS_PER_MS)
 			service->mode = MODE_ALWAYS;
 		return;
 	}

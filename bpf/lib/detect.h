@@ -141,7 +141,8 @@ INLINE bool detect_calm(struct detector *d, u64 now_ns)
 /* The phase that the figures call for. */
 INLINE void detect_decide(struct detector *d, u64 now_ns)
 {
-	u64 passed_ms = (now_ns - d->since_ns) / NS_PER_MS;
+	/* signed: what is new to an edge has its begin ahead, and learns until then */
+	s64 passed_ms = (s64)(now_ns - d->since_ns) / NS_PER_MS;
 	bool calm = d->phase != DETECTOR_PASSIVE && detect_calm(d, now_ns);
 
 	switch (d->phase) {

@@ -45,7 +45,8 @@ func newEdgeCommand(env *environment) *cobra.Command {
 		Use:   "edge -c FILE",
 		Short: "Answer SYNs for the services behind this box",
 		Long: "Runs the edge agent: it answers every SYN to a protected service with a cookie, keeps no state per flow\n" +
-			"and lets only proven flows through. The protection outlives the daemon; `smartcookie detach` ends it.",
+			"and lets only proven flows through. The protection outlives the daemon; `smartcookie detach` ends it.\n" +
+			"SIGHUP has it read FILE again.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := needCapabilities(); err != nil {
@@ -54,18 +55,31 @@ func newEdgeCommand(env *environment) *cobra.Command {
 			if file == "" {
 				return usageErrorf("%s: give -c FILE", cmd.CommandPath())
 			}
+			asked := askedToReload()
+			defer signal.Stop(asked)
 			c, err := config.ReadEdge(file)
 			if err != nil {
 				return err
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, unix.SIGTERM)
 			defer stop()
-			return edge.Run(ctx, c, edge.Options{Pins: pins, Log: env.logger(), Clocks: upkeep.SystemClocks})
+			return edge.Run(ctx, c, edge.Options{
+				Pins: pins, Log: env.logger(), Clocks: upkeep.SystemClocks,
+				Asked: asked, Read: func() (*config.Edge, error) { return config.ReadEdge(file) },
+			})
 		},
 	}
 	configFlag(cmd, &file)
 	pinsFlag(cmd, &pins)
 	return cmd
+}
+
+// askedToReload takes SIGHUP, from the start on: it must not end a daemon that
+// cannot heed it yet. However many come, what is asked for waits once.
+func askedToReload() chan os.Signal {
+	asked := make(chan os.Signal, 1)
+	signal.Notify(asked, unix.SIGHUP)
+	return asked
 }
 
 func configFlag(cmd *cobra.Command, file *string) {
@@ -78,7 +92,7 @@ func newServerCommand(env *environment) *cobra.Command {
 		Use:   "server -c FILE",
 		Short: "Make the connections of proven clients on this host",
 		Long: "Runs the server agent: a proven client's first packet becomes a connection in this host's kernel.\n" +
-			"The agent outlives the daemon; `smartcookie detach` ends it.",
+			"The agent outlives the daemon; `smartcookie detach` ends it. SIGHUP has it read FILE again.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := needCapabilities(); err != nil {
@@ -87,13 +101,18 @@ func newServerCommand(env *environment) *cobra.Command {
 			if file == "" {
 				return usageErrorf("%s: give -c FILE", cmd.CommandPath())
 			}
+			asked := askedToReload()
+			defer signal.Stop(asked)
 			c, err := config.ReadServer(file)
 			if err != nil {
 				return err
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, unix.SIGTERM)
 			defer stop()
-			return server.Run(ctx, c, server.Options{Pins: pins, Log: env.logger(), Clocks: upkeep.SystemClocks})
+			return server.Run(ctx, c, server.Options{
+				Pins: pins, Log: env.logger(), Clocks: upkeep.SystemClocks,
+				Asked: asked, Read: func() (*config.Server, error) { return config.ReadServer(file) },
+			})
 		},
 	}
 	configFlag(cmd, &file)

@@ -44,6 +44,7 @@ type EdgeConfig struct {
 	Generic         bool // XDP in the kernel's stack instead of the driver
 
 	Flows      int           // that the filter is made for
+	Learn      time.Duration // how long unknown packets pass to a service that is new to a filter
 	Proxied    int           // connections that the edge itself can stand between
 	Generation time.Duration // of the filter
 	Whitelist  int           // addresses that strategies may have listed
@@ -58,9 +59,8 @@ type Edge struct {
 	links   map[string]link.Link
 	adopted bool
 
-	protectsSame bool
-	announced    []byte // the announcement at hand
-	lists        *Lists
+	announced []byte // the announcement at hand
+	lists     *Lists
 }
 
 // filterGroup is the state of the filter, of use only together.
@@ -92,11 +92,11 @@ func LoadEdge(pins *Pins, c EdgeConfig) (*Edge, error) {
 		return nil, fmt.Errorf("read embedded object: %w", err)
 	}
 	e := &Edge{config: c, links: make(map[string]link.Link)}
-	e.slots = slotsFor(c.Epochs)
+	e.slots, e.identities = slotsFor(c.Epochs), identify(c.Services, idsOf(formerModes(pins, spec)))
 	if err := e.shape(spec); err != nil {
 		return nil, err
 	}
-	groups := [][]string{filterGroup, {"counters"}, {"clock"}, {"transmit_failures"}, agentGroup, listGroup}
+	groups := [][]string{filterGroup, {"counters"}, {"clock"}, {"transmit_failures"}, {"whitelist"}, agentGroup, listGroup}
 	if c.Forward == Local {
 		groups = append(groups, hostGroup)
 	}
@@ -105,10 +105,6 @@ func LoadEdge(pins *Pins, c EdgeConfig) (*Edge, error) {
 		if err := keepSizes(pins, spec, "flows"); err != nil {
 			return nil, err
 		}
-	}
-	same := protectedByAnother(pins) == protectedDigest(c.Services)
-	if same { // its entries are of services by number
-		groups = append(groups, []string{"whitelist"})
 	}
 	into := struct {
 		*edgeObjects
@@ -123,10 +119,9 @@ func LoadEdge(pins *Pins, c EdgeConfig) (*Edge, error) {
 		e.lists.lock = pins.mapPath("")
 	}
 	e.adopted = adopted["filter"]
-	e.protectsSame = e.adopted && same
 	m := &e.objects.edgeMaps
-	e.tables = tables{m.Keys, m.Clock, m.Services, m.Prefixes4, m.Prefixes6, m.PortRanges, m.Counters, m.Labels, e.slots}
-	if err := errors.Join(e.prepare(), e.writeModes(formerModes(pins, spec))); err != nil {
+	e.tables = tables{m.Keys, m.Clock, m.Services, m.Prefixes4, m.Prefixes6, m.PortRanges, m.Counters, m.Labels, e.slots, e.identities}
+	if err := errors.Join(e.forget(adopted), e.prepare(), e.writeModes(pins, formerModes(pins, spec))); err != nil {
 		e.Close()
 		return nil, err
 	}
@@ -177,7 +172,7 @@ func (e *Edge) constants() map[string]any {
 		"sweep_line_ns": max(uint64(c.Generation.Nanoseconds())/uint64(lines), 1),
 		"forward_mode":  uint32(c.Forward),
 		"own_tags":      c.Forward == Local,
-		"service_count": uint32(len(c.Services)),
+		"service_count": e.highest(),
 		"cpu_count":     uint32(ebpf.MustPossibleCPU()),
 		"proxies":       e.proxies(),
 
@@ -250,6 +245,22 @@ func loadShared(pins *Pins, spec *ebpf.CollectionSpec, into any, groups [][]stri
 		m.Close()
 	}
 	return adopted, nil
+}
+
+// forget begins anew what is taken over, but was of services that have gone.
+func (e *Edge) forget(adopted map[string]bool) error {
+	if len(e.fresh) == 0 {
+		return nil
+	}
+	if adopted["counters"] {
+		if err := clearCounters(e.objects.Counters, e.fresh); err != nil {
+			return err
+		}
+	}
+	if adopted["whitelist"] {
+		return delistServices(e.objects.Whitelist, e.fresh)
+	}
+	return nil
 }
 
 // prepare fills what must be there before the first packet.
@@ -344,7 +355,7 @@ func (e *Edge) Attach(pins *Pins) error {
 	}); err != nil {
 		return err
 	}
-	if err := errors.Join(pinProtected(pins, e.config.Services), e.watchTransmit(pins)); err != nil {
+	if err := errors.Join(e.pinProtected(pins), e.watchTransmit(pins)); err != nil {
 		return err
 	}
 	for _, i := range e.config.Inside {
@@ -363,6 +374,14 @@ func (e *Edge) Attach(pins *Pins) error {
 		}
 	}
 	return pins.keepLinks(e.links)
+}
+
+// Restore puts the agent back in the place that another was about to take.
+func (e *Edge) Restore(pins *Pins) error {
+	if err := errors.Join(e.configureLists(), e.Start()); err != nil {
+		return err
+	}
+	return e.Attach(pins)
 }
 
 func pinMaps(pins *Pins, all map[string]*ebpf.Map) error {

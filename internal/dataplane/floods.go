@@ -73,6 +73,11 @@ func (e *Edge) prepareFloods() error {
 	if err := e.writePlaces(); err != nil {
 		return err
 	}
+	return e.configureLists()
+}
+
+// configureLists has the lists hold what the configuration says.
+func (e *Edge) configureLists() error {
 	f := &e.config.Floods
 	for list, wanted := range map[List][]netip.Prefix{Deny: f.Deny, Allow: f.Allow} {
 		if err := e.lists.configure(list, wanted); err != nil {

@@ -23,7 +23,9 @@ func keepSizes(pins *Pins, spec *ebpf.CollectionSpec, names ...string) error {
 		if err != nil {
 			return fmt.Errorf("open pinned %s: %w", name, err)
 		}
-		spec.Maps[name].MaxEntries = m.MaxEntries()
+		if n := m.MaxEntries(); n > 1 { // it was in use
+			spec.Maps[name].MaxEntries = n
+		}
 		m.Close()
 	}
 	return nil

@@ -53,6 +53,7 @@ func LoadHostKernel(pins *Pins, c HostKernelConfig) (*HostKernel, error) {
 		return nil, fmt.Errorf("read embedded object: %w", err)
 	}
 	h := &HostKernel{config: c, links: make(map[string]link.Link)}
+	h.identities = identify(c.Services, nil) // what is kept of a port is kept only with all of them
 	if c.Interface.MTU > SingleBufferMTU {
 		spec.Programs["host_arrive"].Flags |= unix.BPF_F_XDP_HAS_FRAGS
 	}
@@ -69,7 +70,7 @@ func LoadHostKernel(pins *Pins, c HostKernelConfig) (*HostKernel, error) {
 		return nil, err
 	}
 	m := &h.objects.hostKernelMaps
-	h.tables = tables{m.Keys, m.Clock, m.Services, m.Prefixes4, m.Prefixes6, m.PortRanges, m.Counters, m.Labels, hostKernelSlots}
+	h.tables = tables{m.Keys, m.Clock, m.Services, m.Prefixes4, m.Prefixes6, m.PortRanges, m.Counters, m.Labels, hostKernelSlots, h.identities}
 	if err := h.prepare(adopted["port_modes"], left); err != nil {
 		h.Close()
 		return nil, err
@@ -101,7 +102,7 @@ func (h *HostKernel) prepare(adopted bool, left map[string]former) error {
 		return err
 	}
 	for i := range services {
-		s, id, mode := &services[i], uint32(i+1), services[i].Mode
+		s, id, mode := &services[i], h.id(i), services[i].Mode
 		if f, ok := left[s.Name]; ok && f.configured == mode {
 			mode = f.mode
 		}

@@ -28,7 +28,7 @@ func (s *Server) Serves(at netip.AddrPort) bool {
 		return false
 	}
 	var v edgeService
-	return s.services.Lookup(uint32(i+1), &v) == nil && policy.Mode(v.Mode) != policy.Off
+	return s.services.Lookup(s.id(i), &v) == nil && policy.Mode(v.Mode) != policy.Off
 }
 
 // IsLocal asks the kernel whether an address is this host's own. Fail closed:

@@ -31,8 +31,8 @@ type Figures struct {
 // ServiceState is how an agent stands to a service.
 type ServiceState struct {
 	Agent      string
-	ID         uint32
-	Domain     int // of its keys, by index
+	ID         uint32 // by which its programs know it
+	Domain     int    // of its keys, by index
 	Name       string
 	Mode       policy.Mode // that holds now
 	Configured policy.Mode
@@ -96,8 +96,28 @@ func detectLimits(d policy.Detect) edgeDetectLimits {
 // labelGroup is what an agent knows of its services' modes.
 var labelGroup = []string{"labels", "services"}
 
-// former is what an earlier daemon has left of a service.
+// eachLabel goes over the services that there are, by their ids.
+func eachLabel(labels *ebpf.Map, each func(id uint32, l *edgeServiceLabel) error) error {
+	var cursor ebpf.MapBatchCursor
+	ids, all := make([]uint32, policy.MaxServices+1), make([]edgeServiceLabel, policy.MaxServices+1)
+	n, err := labels.BatchLookup(&cursor, ids, all, nil)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) { // the end
+		return fmt.Errorf("read names of services: %w", err)
+	}
+	for i := range n {
+		if all[i].Name[0] == 0 {
+			continue
+		}
+		if err := each(ids[i], &all[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// former is what an earlier agent has left of a service.
 type former struct {
+	id               uint16
 	mode, configured policy.Mode
 	detector         edgeDetector
 }
@@ -116,18 +136,18 @@ func formerModes(pins *Pins, spec *ebpf.CollectionSpec) map[string]former {
 		return nil
 	}
 	left := make(map[string]former)
-	for id := uint32(1); id <= policy.MaxServices; id++ {
-		var l edgeServiceLabel
+	_ = eachLabel(found["labels"], func(id uint32, l *edgeServiceLabel) error {
 		var s edgeService
-		if found["labels"].Lookup(id, &l) != nil || l.Name[0] == 0 || found["services"].Lookup(id, &s) != nil {
-			break
+		if err := found["services"].Lookup(id, &s); err != nil {
+			return err
 		}
-		f := former{mode: policy.Mode(s.Mode), configured: policy.Mode(l.Mode)}
+		f := former{id: uint16(id), mode: policy.Mode(s.Mode), configured: policy.Mode(l.Mode)}
 		if m := found["detectors"]; m != nil {
 			_ = m.Lookup(id, &f.detector) // without, it begins anew
 		}
-		left[nameOf(&l)] = f
-	}
+		left[nameOf(l)] = f
+		return nil
+	}) // what cannot be read begins anew
 	for _, m := range found {
 		m.Close()
 	}
@@ -169,20 +189,38 @@ func change(from, to policy.Mode, d *edgeDetector, nowNS uint64) policy.Mode {
 	return to
 }
 
-// writeModes writes names, modes and limits, before the first packet.
-func (e *Edge) writeModes(left map[string]former) error {
-	now := monotonicNS()
+// writeModes writes names, modes and limits, before the first packet. To a
+// service that is new to a filter which has been there, and to no other,
+// unknown packets pass for a time.
+func (e *Edge) writeModes(pins *Pins, left map[string]former) error {
+	now, isNew := monotonicNS(), e.newGround(pins)
 	for i := range e.config.Services {
-		s, id := &e.config.Services[i], uint32(i+1)
+		s, id := &e.config.Services[i], e.id(i)
 		mode, d := s.Mode, edgeDetector{Limits: detectLimits(s.Detect)}
 		if f, ok := left[s.Name]; ok {
 			mode, d = f.resume(s, now)
+		}
+		if isNew[i] {
+			mode = learn(mode, &d, now, e.config.Learn)
 		}
 		if err := errors.Join(e.writeMode(id, s, mode), e.objects.Detectors.Put(id, d)); err != nil {
 			return fmt.Errorf("write mode of service %q: %w", s.Name, err)
 		}
 	}
 	return nil
+}
+
+// learn has a service that would lose unknown packets let them pass for so long,
+// and for the grace of every switch after that.
+func learn(mode policy.Mode, d *edgeDetector, nowNS uint64, lasts time.Duration) policy.Mode {
+	switch {
+	case mode == policy.Always || mode == policy.Starting:
+		d.SinceNs = nowNS + uint64(lasts)
+		return policy.Starting
+	case mode == policy.Adaptive && Phase(d.Phase) != Passive:
+		d.Phase, d.SinceNs = uint32(Grace), nowNS+uint64(lasts)
+	}
+	return mode
 }
 
 func (s *Server) writeModes(left map[string]former) error {
@@ -194,7 +232,7 @@ func (s *Server) writeModes(left map[string]former) error {
 		if f, ok := left[service.Name]; ok && f.configured == mode {
 			mode = f.mode
 		}
-		if err := s.writeMode(uint32(i+1), service, mode); err != nil {
+		if err := s.writeMode(s.id(i), service, mode); err != nil {
 			return fmt.Errorf("write mode of service %q: %w", service.Name, err)
 		}
 	}
@@ -226,29 +264,23 @@ func (s *Server) States() ([]ServiceState, error) {
 
 func readStates(agent string, labels, services, detectors *ebpf.Map) ([]ServiceState, error) {
 	var all []ServiceState
-	for id := uint32(1); id <= policy.MaxServices; id++ {
-		var l edgeServiceLabel
+	err := eachLabel(labels, func(id uint32, l *edgeServiceLabel) error {
 		var v edgeService
 		var d edgeDetector
-		if err := labels.Lookup(id, &l); err != nil {
-			return nil, fmt.Errorf("read names of services: %w", err)
-		}
-		if l.Name[0] == 0 {
-			break
-		}
 		if err := services.Lookup(id, &v); err != nil {
-			return nil, fmt.Errorf("read services: %w", err)
+			return fmt.Errorf("read services: %w", err)
 		}
 		if detectors != nil {
 			if err := detectors.Lookup(id, &d); err != nil {
-				return nil, fmt.Errorf("read detectors: %w", err)
+				return fmt.Errorf("read detectors: %w", err)
 			}
 		}
 		s := stateOf(&d)
-		s.Agent, s.ID, s.Domain, s.Name, s.Mode, s.Configured = agent, id, int(v.Domain), nameOf(&l), policy.Mode(v.Mode), policy.Mode(l.Mode)
+		s.Agent, s.ID, s.Domain, s.Name, s.Mode, s.Configured = agent, id, int(v.Domain), nameOf(l), policy.Mode(v.Mode), policy.Mode(l.Mode)
 		all = append(all, s)
-	}
-	return all, nil
+		return nil
+	})
+	return all, err
 }
 
 func stateOf(d *edgeDetector) ServiceState {
@@ -363,7 +395,7 @@ func SetMode(root, service string, mode policy.Mode) ([]ServiceState, error) {
 			return nil
 		}
 		before = append(before, states[i])
-		return m.set(uint32(i+1), states[i].Mode, mode)
+		return m.set(states[i].ID, states[i].Mode, mode)
 	})
 	if err == nil && len(before) == 0 {
 		err = fmt.Errorf("%w: %q", ErrNoService, service)

@@ -531,7 +531,7 @@ func TestOperatorsModeOutlivesTheDaemon(t *testing.T) {
 		{policy.Off, policy.Adaptive, policy.Always, policy.Starting},
 		{policy.Adaptive, policy.Adaptive, policy.Always, policy.Always},
 	} {
-		f := former{row.holds, row.was, d}
+		f := former{0, row.holds, row.was, d}
 		got, kept := f.resume(&policy.Service{Mode: row.configured, Detect: policy.DefaultDetect}, 1)
 		if got != row.want || kept.TimesOn != 3 || kept.Syns != 0 || kept.Finished != 0 || kept.Slot != 0 || kept.Limits.Syns != 10_000 {
 			t.Errorf("%s, configured %s and now %s: %s with %+v, want %s", row.holds, row.was, row.configured, got, kept, row.want)

@@ -199,6 +199,7 @@ func (p *Pins) attach(name string, prog *ebpf.Program, fits func(*link.Info) boo
 		if info, err := old.Info(); err == nil && fits(info) && old.Update(prog) == nil {
 			return old, nil
 		}
+		_ = old.Detach() // at once, where the kernel can: without its pin it goes later
 		old.Close()
 		if err := os.Remove(path); err != nil {
 			return nil, fmt.Errorf("remove old link: %w", err)

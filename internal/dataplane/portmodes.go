@@ -125,7 +125,7 @@ func answersOf(id uint32) uint32 {
 func (h *HostKernel) Answered(port uint16) (uint64, error) {
 	for i := range h.config.Services {
 		if h.config.Services[i].Ports[0].Low == port {
-			return sumPerCPU(h.objects.Counters, answersOf(uint32(i+1)))
+			return sumPerCPU(h.objects.Counters, answersOf(h.id(i)))
 		}
 	}
 	return 0, fmt.Errorf("port %d: %w", port, ErrNoService)

@@ -196,5 +196,5 @@ func (p *Proxy) service(key *serverEndpoints) uint32 {
 	if !ok {
 		return 0
 	}
-	return uint32(i + 1)
+	return p.server.id(i)
 }

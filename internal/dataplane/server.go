@@ -55,7 +55,10 @@ func LoadServer(pins *Pins, c ServerConfig) (*Server, error) {
 		return nil, fmt.Errorf("read embedded object: %w", err)
 	}
 	s := &Server{config: c, links: make(map[string]link.Link)}
-	s.slots = slotsFor(c.Epochs)
+	s.slots, s.identities = slotsFor(c.Epochs), identify(c.Services, idsOf(formerModes(pins, spec)))
+	if c.Proxy != nil {
+		s.identities = c.Edge.identities
+	}
 	if err := s.shape(spec); err != nil {
 		return nil, err
 	}
@@ -63,7 +66,7 @@ func LoadServer(pins *Pins, c ServerConfig) (*Server, error) {
 		return nil, err
 	}
 	m := &s.objects.serverMaps
-	s.tables = tables{m.Keys, m.Clock, m.Services, m.Prefixes4, m.Prefixes6, m.PortRanges, m.Counters, m.Labels, s.slots}
+	s.tables = tables{m.Keys, m.Clock, m.Services, m.Prefixes4, m.Prefixes6, m.PortRanges, m.Counters, m.Labels, s.slots, s.identities}
 	if err := errors.Join(s.prepare(), s.writeModes(formerModes(pins, spec))); err != nil {
 		s.Close()
 		return nil, err
@@ -101,7 +104,7 @@ func (s *Server) shape(spec *ebpf.CollectionSpec) error {
 		"proxy_outside": outside,
 		"own_tags":      c.Edge != nil,
 		"strict":        c.Strict,
-		"service_count": uint32(len(c.Services)),
+		"service_count": s.highest(),
 		"hears_edges":   c.HearsEdges,
 		"netns_cookie":  cookie,
 		"in_vrf":        slices.ContainsFunc(c.Interfaces, func(i Interface) bool { return i.VRF != nil }),
@@ -141,10 +144,16 @@ func (s *Server) load(pins *Pins, spec *ebpf.CollectionSpec) error {
 	for name, m := range shared {
 		spec.Maps[name].MaxEntries = m.MaxEntries()
 	}
-	if _, err := loadShared(pins, spec, &s.objects,
+	adopted, err := loadShared(pins, spec, &s.objects,
 		[][]string{{"counters"}, {"recent"}, {"clock"}, {"flows"}, {"half_open"}, {"syns"}, {"enforced_until"}, {"edges"},
-			{"established", "established_round"}}, shared); err != nil {
+			{"established", "established_round"}}, shared)
+	if err != nil {
 		return err
+	}
+	if adopted["counters"] {
+		if err := clearCounters(s.objects.Counters, s.fresh); err != nil {
+			return err
+		}
 	}
 	return s.heedFlows()
 }
@@ -171,9 +180,13 @@ func (s *Server) SetServices(services []policy.Service) error {
 	if err != nil {
 		return err
 	}
+	modes := make(map[string]policy.Mode, len(states))
+	for i := range states {
+		modes[states[i].Name] = states[i].Mode
+	}
 	services = slices.Clone(services)
-	for i := range min(len(states), len(services)) {
-		services[i].Mode = states[i].Mode
+	for i := range services {
+		services[i].Mode = modes[services[i].Name]
 	}
 	return s.writePolicies(services, s.config.Domains)
 }

@@ -19,7 +19,7 @@ func surveyed(t *testing.T, change ...func(*EdgeConfig)) (edgeAgent, *Survey) {
 	root, pins := ownPins(t, EdgeAgent)
 	loaded := loadedEdgeAt(t, pins, change...)
 	e := agentOf(t, loaded)
-	if err := errors.Join(loaded.writeModes(nil), pinMaps(pins, map[string]*ebpf.Map{
+	if err := errors.Join(loaded.writeModes(nil, nil), pinMaps(pins, map[string]*ebpf.Map{
 		"counters": e.counters, "labels": e.labels, "services": e.services, "detectors": e.Detectors,
 		"tallies": e.Tallies, "clock": e.clock, "keys": e.tables.keys, "filter": e.Filter, "filter_lines": e.FilterLines,
 		"transmit_failures": e.edgeObjects.TransmitFailures, "agents": e.Agents,

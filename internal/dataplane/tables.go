@@ -20,6 +20,7 @@ import (
 type tables struct {
 	keys, clock, services, prefixes4, prefixes6, ranges, counters, labels *ebpf.Map
 	slots                                                                 uint32 // per domain
+	identities
 }
 
 // slotsFor returns how many key slots a domain needs for this many epochs
@@ -32,13 +33,13 @@ func slotsFor(epochs uint64) uint32 {
 	return n
 }
 
-// writeServices fills empty tables; the order of the services gives their ids.
+// writeServices fills empty tables.
 func (t *tables) writeServices(services []policy.Service, table *policy.Table, domains []string) error {
 	if err := t.writePolicies(services, domains); err != nil {
 		return err
 	}
 	for i, r := range table.Ranges {
-		v := edgePortRange{Low: r.Low, High: r.High, Service: r.Service}
+		v := edgePortRange{Low: r.Low, High: r.High, Service: t.ids[r.Service-1]}
 		if err := t.ranges.Put(uint32(i), v); err != nil {
 			return fmt.Errorf("write ports: %w", err)
 		}
@@ -69,7 +70,7 @@ func (t *tables) writePolicies(services []policy.Service, domains []string) erro
 			AuthIntervalNs: interval(s.Auth.SYNs), AuthUnfinished: uint32(s.Auth.Unfinished),
 			MinTtl: s.MinTTL, PacketIntervalNs: interval(s.PacketsPerFlow),
 		}
-		if err := t.services.Put(uint32(i+1), v); err != nil {
+		if err := t.services.Put(t.id(i), v); err != nil {
 			return fmt.Errorf("write service %q: %w", s.Name, err)
 		}
 	}

@@ -31,6 +31,9 @@ func attachTC(pins *Pins, links map[string]link.Link, i Interface, prog *ebpf.Pr
 			return info.TCX() != nil && int(info.TCX().Ifindex) == i.Index
 		},
 		func() (link.Link, error) {
+			if err := refuseTwin(i, prog, at); err != nil {
+				return nil, err
+			}
 			return attachTCXLink(link.TCXOptions{Program: prog, Interface: i.Index, Attach: at, Anchor: link.Head()})
 		})
 	if errors.Is(err, ebpf.ErrNotSupported) {
@@ -41,6 +44,31 @@ func attachTC(pins *Pins, links map[string]link.Link, i Interface, prog *ebpf.Pr
 		return fmt.Errorf("attach to %s: %w", i.Name, err)
 	}
 	links[name] = l
+	return nil
+}
+
+// refuseTwin keeps agents with other pins from an interface that has one: both
+// would judge each packet. Of XDP the kernel itself takes one program alone.
+func refuseTwin(i Interface, prog *ebpf.Program, at ebpf.AttachType) error {
+	ours, err := prog.Info()
+	if err != nil {
+		return fmt.Errorf("describe program: %w", err)
+	}
+	there, err := link.QueryPrograms(link.QueryOptions{Target: i.Index, Attach: at})
+	if err != nil {
+		return nil // a kernel without tcx: nothing is there
+	}
+	for _, p := range there.Programs {
+		other, err := ebpf.NewProgramFromID(p.ID)
+		if err != nil {
+			continue // it has just gone
+		}
+		info, err := other.Info()
+		other.Close()
+		if err == nil && info.Name == ours.Name {
+			return fmt.Errorf("%w with other pins (--pin), or its protection goes on: end that with smartcookie detach", ErrBusy)
+		}
+	}
 	return nil
 }
 

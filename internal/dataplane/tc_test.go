@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -72,5 +73,33 @@ func TestProgramIsAFilterOfClsactWhereThereIsNoTCX(t *testing.T) {
 	}
 	if _, err := os.Stat(root); !os.IsNotExist(err) {
 		t.Errorf("pins are left: %v", err)
+	}
+}
+
+func TestInterfaceHasOneAgent(t *testing.T) {
+	s := newServer(t)
+	root := filepath.Join("/sys/fs/bpf", fmt.Sprintf("smartcookie-test-%d", os.Getpid()))
+	attach := func(pins *Pins) error {
+		return attachTC(pins, map[string]link.Link{}, Interface{Name: "lo", Index: 1}, s.ServerIngress, ebpf.AttachTCXIngress)
+	}
+	for _, agent := range []string{"one", "another"} {
+		t.Cleanup(func() {
+			if _, err := Detach(filepath.Join(root, agent)); err != nil {
+				t.Error(err)
+			}
+			if err := os.RemoveAll(root); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	pins := newPins(t, filepath.Join(root, "one"))
+	if err := attach(pins); err != nil {
+		t.Fatal(err)
+	}
+	if err := attach(newPins(t, filepath.Join(root, "another"))); !errors.Is(err, ErrBusy) {
+		t.Errorf("a second agent at the interface: %v", err)
+	}
+	if err := attach(pins); err != nil {
+		t.Errorf("the same agent again: %v", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,7 +27,7 @@ type speaker struct {
 	agent    *dataplane.Edge
 	counts   *dataplane.ControlCounts
 	log      *slog.Logger
-	close    func()
+	close    func() // ends what it does, and waits
 }
 
 // speak opens the endpoint and greets every agent.
@@ -57,9 +58,10 @@ func speak(ctx context.Context, c *config.Edge, log *slog.Logger, keeper *upkeep
 		counts.Close()
 		return nil, err
 	}
-	s := &speaker{endpoint, c, agent, counts, log, func() { relays.Close(); conn.Close(); counts.Close() }}
-	go func() { _ = endpoint.Serve() }() // until the socket is closed
-	go s.relay(relays)
+	var working sync.WaitGroup
+	s := &speaker{endpoint, c, agent, counts, log, func() { relays.Close(); conn.Close(); working.Wait(); counts.Close() }}
+	working.Go(func() { _ = endpoint.Serve() }) // until the socket is closed
+	working.Go(func() { s.relay(relays) })
 	s.tick()
 	return s, nil
 }
@@ -98,13 +100,18 @@ func (s *speaker) setModes() {
 		s.log.Warn(err.Error())
 		return
 	}
+	of := make(map[string]*dataplane.ServiceState, len(states))
+	for i := range states {
+		of[states[i].Name] = &states[i]
+	}
 	for _, a := range s.config.Control.Agents {
 		someOff, off, any := false, true, false
-		for i := range min(len(states), len(s.config.Services)) {
-			if overlaps(s.config.Services[i].Prefixes, a.Protects) {
+		for i := range s.config.Services {
+			service := &s.config.Services[i]
+			if state := of[service.Name]; state != nil && overlaps(service.Prefixes, a.Protects) {
 				any = true
-				someOff = someOff || !states[i].Enforces()
-				off = off && states[i].Mode == policy.Off
+				someOff = someOff || !state.Enforces()
+				off = off && state.Mode == policy.Off
 			}
 		}
 		s.endpoint.SetOff(a.ID, someOff, any && off)
@@ -173,30 +180,26 @@ func overlaps(some, others []netip.Prefix) bool {
 
 // cover tells the data plane who protects what, before a packet comes.
 func cover(c *config.Edge, agent *dataplane.Edge) error {
-	ids := make(map[uint32]bool)
-	if c.Control != nil {
-		for _, a := range c.Control.Agents {
-			ids[a.ID] = true
-			for _, prefix := range a.Protects {
-				if err := agent.Cover(prefix, a.ID); err != nil {
-					return err
-				}
-			}
-			if err := beginGrace(agent, a.ID); err != nil {
+	if c.Control == nil {
+		return nil
+	}
+	for _, a := range c.Control.Agents {
+		for _, prefix := range a.Protects {
+			if err := agent.Cover(prefix, a.ID); err != nil {
 				return err
 			}
 		}
 	}
-	return agent.KeepAgents(ids)
+	return nil
 }
 
-// beginGrace lets through handshakes that are under way with services which
-// were not protected until now.
-func beginGrace(agent *dataplane.Edge, id uint32) error {
-	peer, ok := agent.GetPeer(id)
-	if !ok || peer.Phase != control.Enforced || agent.ProtectsSame() {
-		return nil
+// keepAgents has the data plane forget the others, once no program asks for them.
+func keepAgents(c *config.Edge, agent *dataplane.Edge) error {
+	ids := make(map[uint32]bool)
+	if c.Control != nil {
+		for _, a := range c.Control.Agents {
+			ids[a.ID] = true
+		}
 	}
-	peer.Phase = control.Grace
-	return agent.SetPeer(id, peer)
+	return agent.KeepAgents(ids)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -24,17 +25,16 @@ type Options struct {
 	Pins   string // directory in the BPF file system
 	Log    *slog.Logger
 	Clocks func() keys.Reading
+
+	Asked <-chan os.Signal             // for a reload; nil: by nobody
+	Read  func() (*config.Edge, error) // the file anew
 }
 
 // Run protects until ctx ends or the agent is detached. The programs stay.
 func Run(ctx context.Context, c *config.Edge, o Options) error {
 	keeper, err := upkeep.New(c.Keys, DomainsOf(c.Services), o.Clocks, o.Log)
-	var domain *upkeep.DomainError
-	if errors.As(err, &domain) {
-		return c.AtDomain(domain.Domain, err)
-	}
 	if err != nil {
-		return err
+		return upkeep.AtDomain(c, err)
 	}
 	if err := checkDevices(c, o.Log); err != nil {
 		return err
@@ -49,25 +49,90 @@ func Run(ctx context.Context, c *config.Edge, o Options) error {
 		return c.AtMetrics(err)
 	}
 	defer scrapes.Close()
-	agent, translator, err := start(c, o, keeper, pins)
-	if err != nil {
+	d := &daemon{
+		options: o, keeper: keeper, pins: pins, scrapes: scrapes,
+		lost: NewLossReport(o.Log), modes: NewModeReport(o.Log),
+	}
+	if d.stage, err = d.start(c); err != nil {
 		return err
 	}
-	defer agent.Close()
-	defer translator.close()
-	warnOfBypass(c, o.Log)
-	ctx, stop := context.WithCancel(ctx)
-	sweeping := SweepLists(ctx, o.Log, agent)
-	defer func() { stop(); <-sweeping }()
-	peers, err := speak(ctx, c, o.Log, keeper, agent, pins)
-	if err != nil {
+	defer func() { d.close() }()
+	if err := d.accompany(ctx); err != nil {
 		return err
 	}
-	defer func() { peers.end(pins.Gone()) }()
-	scrapes.Show(metricsOf(o, keeper, agent, translator, peers))
+	scrapes.Show(d.shown())
 	upkeep.Ready(o.Log, "outside", Names(c.Outside), "inside", Names(c.Inside),
-		"forward", c.Forward, "services", len(c.Services), "learning", learning(agent, c).String())
-	return serve(ctx, o.Log, keeper, agent, pins, func() { peers.tick(); translator.tick() })
+		"forward", c.Forward, "services", len(c.Services), "learning", learning(d.agent, c).String())
+	d.modes.Tick(d.agent)
+	return upkeep.Loop(ctx, o.Log, keeper, upkeep.Work{
+		Gone: pins.Gone, Tick: d.tick, Asked: o.Asked, Reload: func() error { return d.reload(ctx) },
+	})
+}
+
+// daemon is what goes on from one configuration to the next.
+type daemon struct {
+	options Options
+	keeper  *upkeep.Keeper
+	pins    *dataplane.Pins
+	scrapes *metrics.Listener
+	lost    *LossReport
+	modes   *ModeReport
+	*stage
+}
+
+// stage is an agent by one configuration, with what goes on beside it.
+type stage struct {
+	config   *config.Edge
+	agent    *dataplane.Edge
+	proxy    *translator
+	peers    *speaker
+	sweeping func() // ends it, and waits
+}
+
+// tick reports what has changed in the kernel, and does what is due there.
+func (d *daemon) tick() {
+	d.lost.Tick(d.agent)
+	d.modes.Tick(d.agent)
+	d.peers.tick()
+	d.proxy.tick()
+}
+
+// accompany begins what goes on beside the programs.
+func (d *daemon) accompany(ctx context.Context) (err error) {
+	warnOfBypass(d.config, d.options.Log)
+	sweep, stop := context.WithCancel(ctx)
+	ended := SweepLists(sweep, d.options.Log, d.agent)
+	d.sweeping = func() { stop(); <-ended }
+	d.peers, err = speak(ctx, d.config, d.options.Log, d.keeper, d.agent, d.pins)
+	return err
+}
+
+// rest ends what goes on beside the programs, and waits for it.
+func (s *stage) rest(detached bool) {
+	s.peers.end(detached)
+	s.peers = nil
+	if s.sweeping != nil {
+		s.sweeping()
+		s.sweeping = nil
+	}
+}
+
+// close lets go of everything; the programs go on.
+func (d *daemon) close() {
+	d.rest(d.pins.Gone())
+	d.proxy.close(nil)
+	d.agent.Close()
+}
+
+// drop lets go of a stage that never came to be, beside the translator that does
+// its work.
+func (s *stage) drop(works *translator) {
+	s.rest(false)
+	if works == nil {
+		s.proxy.undo()
+	}
+	s.proxy.close(works)
+	s.agent.Close()
 }
 
 func checkDevices(c *config.Edge, log *slog.Logger) error {
@@ -88,66 +153,74 @@ func checkDevices(c *config.Edge, log *slog.Logger) error {
 }
 
 // start loads, fills and attaches; if it cannot, nothing new stays attached.
-func start(c *config.Edge, o Options, keeper *upkeep.Keeper, pins *dataplane.Pins) (*dataplane.Edge, *translator, error) {
+func (d *daemon) start(c *config.Edge) (*stage, error) {
+	next, err := d.load(c)
+	if err != nil {
+		return nil, err
+	}
+	err = d.keeper.Start(next.agent, next.agent.AdoptedOffset())
+	if err == nil {
+		err = d.attach(next, nil)
+	}
+	if err != nil {
+		next.agent.Undo(d.pins)
+		next.drop(nil)
+		return nil, err
+	}
+	return next, d.settle(next)
+}
+
+// load makes programs and tables that no packet meets yet.
+func (d *daemon) load(c *config.Edge) (*stage, error) {
 	forward := dataplane.Bridge
 	if c.Forward == "route" {
 		forward = dataplane.Route
 	}
-	agent, err := dataplane.LoadEdge(pins, dataplane.EdgeConfig{
-		Services: c.Services, Table: c.Table, Domains: DomainsOf(c.Services), Epochs: keeper.Epochs(),
+	agent, err := dataplane.LoadEdge(d.pins, dataplane.EdgeConfig{
+		Services: c.Services, Table: c.Table, Domains: DomainsOf(c.Services), Epochs: d.keeper.Epochs(),
 		Outside: Interfaces(c.Outside), Inside: Interfaces(c.Inside), Forward: forward, Generic: c.Generic,
-		Flows: c.Flows, Generation: c.Generation, Proxied: c.Proxied, Whitelist: c.Whitelist, Floods: c.Floods,
+		Flows: c.Flows, Generation: c.Generation, Learn: c.Learn, Proxied: c.Proxied, Whitelist: c.Whitelist, Floods: c.Floods,
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	var proxy *translator
-	err = keeper.Start(agent, agent.AdoptedOffset())
-	if err == nil {
-		err = agent.SetClock(keeper.Clock(learning(agent, c)))
-	}
-	if err == nil {
-		err = cover(c, agent)
-	}
-	if err == nil {
-		err = agent.Start()
-	}
-	if err == nil {
-		proxy, err = startTranslator(c, o, agent)
-	}
-	if err == nil {
-		err = agent.Attach(pins)
-	}
-	if err == nil {
-		err = agent.TryTransmit()
-	}
-	if err == nil {
-		err = proxy.keep(o.Pins)
-	}
-	if err != nil {
-		agent.Undo(pins)
-		proxy.undo()
-		proxy.close()
-		agent.Close()
-		return nil, nil, err
-	}
-	return agent, proxy, nil
+	return &stage{config: c, agent: agent}, nil
 }
 
-// learning is how long unknown flows pass: not at all where the filter of an
-// earlier daemon goes on, which has protected the same.
+// attach puts a stage, which has its keys, in its place. There its translator
+// takes over from that of a former one.
+func (d *daemon) attach(next *stage, former *translator) error {
+	steps := []func() error{
+		func() error { return next.agent.SetClock(d.keeper.Clock(learning(next.agent, next.config))) },
+		func() error { return cover(next.config, next.agent) },
+		next.agent.Start,
+		func() (err error) {
+			next.proxy, err = startTranslator(next.config, d.options, next.agent, former)
+			return err
+		},
+		func() error { return next.agent.Attach(d.pins) },
+		next.agent.TryTransmit,
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settle removes what only a former agent needed.
+func (d *daemon) settle(next *stage) error {
+	return errors.Join(next.proxy.keep(d.options.Pins), keepAgents(next.config, next.agent))
+}
+
+// learning is how long unknown flows pass: of an earlier filter, what was left
+// of its time. Of what is new to it the services' modes say that.
 func learning(agent *dataplane.Edge, c *config.Edge) time.Duration {
-	if agent.ProtectsSame() {
+	if agent.Adopted() {
 		return agent.LearningLeft()
 	}
 	return c.Learn
-}
-
-// serve keeps keys and clock going, and reports what the drivers lose.
-func serve(ctx context.Context, log *slog.Logger, keeper *upkeep.Keeper, agent *dataplane.Edge, pins *dataplane.Pins, also func()) error {
-	lost, modes := NewLossReport(log), NewModeReport(log)
-	modes.Tick(agent)
-	return upkeep.Loop(ctx, log, keeper, pins.Gone, func() { lost.Tick(agent); modes.Tick(agent); also() })
 }
 
 // DomainsOf lists the key domains that services need, in a fixed order.

@@ -3,21 +3,20 @@ package edge
 import (
 	"smartcookie/internal/dataplane"
 	"smartcookie/internal/metrics"
-	"smartcookie/internal/upkeep"
 )
 
-// metricsOf is what this daemon has to show.
-func metricsOf(o Options, keeper *upkeep.Keeper, agent *dataplane.Edge, proxy *translator, peers *speaker) metrics.Sources {
+// shown is what this daemon has to show now.
+func (d *daemon) shown() metrics.Sources {
 	s := metrics.Sources{
-		Pins: o.Pins, Agents: []string{dataplane.EdgeAgent, dataplane.ProxyAgent},
-		Epochs: keeper.Epochs(), Clocks: o.Clocks,
-		Tables: map[string]func() []dataplane.Occupancy{dataplane.EdgeAgent: agent.Occupancies},
+		Pins: d.options.Pins, Agents: []string{dataplane.EdgeAgent, dataplane.ProxyAgent},
+		Epochs: d.keeper.Epochs(), Clocks: d.options.Clocks,
+		Tables: map[string]func() []dataplane.Occupancy{dataplane.EdgeAgent: d.agent.Occupancies},
 	}
-	if proxy != nil {
-		s.Tables[dataplane.ProxyAgent] = proxy.proxy.Occupancies
+	if d.proxy != nil {
+		s.Tables[dataplane.ProxyAgent] = d.proxy.proxy.Occupancies
 	}
-	if peers != nil {
-		s.Skews = peers.endpoint.Skews
+	if d.peers != nil {
+		s.Skews = d.peers.endpoint.Skews
 	}
 	return s
 }

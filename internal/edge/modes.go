@@ -17,7 +17,7 @@ type ModeReport struct {
 // NewModeReport returns a report to log.
 func NewModeReport(log *slog.Logger) *ModeReport { return &ModeReport{log: log} }
 
-// Tick looks for changes. At first it says which services are not always
+// Tick looks for changes. At first it says of a service whether it is not always
 // defended.
 func (r *ModeReport) Tick(agent interface {
 	States() ([]dataplane.ServiceState, error)
@@ -27,19 +27,17 @@ func (r *ModeReport) Tick(agent interface {
 		r.log.Warn(err.Error())
 		return
 	}
-	first := r.last == nil
-	if first {
-		r.last = make(map[string]dataplane.ServiceState)
-	}
+	last := make(map[string]dataplane.ServiceState, len(now)) // services come and go
 	for i := range now {
-		r.tell(&now[i], first)
-		r.last[now[i].Name] = now[i]
+		r.tell(&now[i])
+		last[now[i].Name] = now[i]
 	}
+	r.last = last
 }
 
-func (r *ModeReport) tell(s *dataplane.ServiceState, first bool) {
-	was := r.last[s.Name]
-	if first {
+func (r *ModeReport) tell(s *dataplane.ServiceState) {
+	was, known := r.last[s.Name]
+	if !known {
 		if s.Mode != policy.Always || s.Mode != s.Configured {
 			r.log.Info("mode", "service", s.Name, "mode", s.Mode.String(), "configured", s.Configured.String(), "state", s.State())
 		}

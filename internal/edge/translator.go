@@ -51,25 +51,28 @@ func Forwards(family, device string) bool {
 	return err != nil || strings.TrimSpace(string(value)) != "0"
 }
 
-// startTranslator puts the translator in its place. The edge, whose clock and keys
-// are set, sends nothing to it yet.
-func startTranslator(c *config.Edge, o Options, agent *dataplane.Edge) (*translator, error) {
+// startTranslator puts the translator in its place, or in that of a former one. The
+// edge, whose clock and keys are set, sends nothing to it yet.
+func startTranslator(c *config.Edge, o Options, agent *dataplane.Edge, former *translator) (t *translator, err error) {
 	if !slices.ContainsFunc(c.Services, policy.Service.Proxied) {
 		return nil, nil
 	}
-	pins, err := dataplane.OpenPins(o.Pins, dataplane.ProxyAgent)
-	if err != nil {
+	t = &translator{log: o.Log}
+	if former != nil {
+		t.pins = former.pins
+	} else if t.pins, err = dataplane.OpenPins(o.Pins, dataplane.ProxyAgent); err != nil {
 		return nil, err
 	}
-	t := &translator{pins: pins, log: o.Log}
-	if t.proxy, err = dataplane.LoadProxy(pins, agent, config.DefaultRecent); err != nil {
-		pins.Close()
+	if t.proxy, err = dataplane.LoadProxy(t.pins, agent, config.DefaultRecent); err != nil {
+		if former == nil {
+			t.pins.Close()
+		}
 		return nil, err
 	}
-	return t, t.proxy.Attach(pins)
+	return t, t.proxy.Attach(t.pins)
 }
 
-// keep takes off what an earlier daemon has left where nothing is proxied now.
+// keep takes off what an earlier one has left where nothing is proxied now.
 func (t *translator) keep(root string) error {
 	if t != nil {
 		return nil
@@ -84,9 +87,21 @@ func (t *translator) undo() {
 	}
 }
 
-func (t *translator) close() {
-	if t != nil {
-		t.proxy.Close()
+// restore puts the translator back in the place that another was about to take.
+func (t *translator) restore() error {
+	if t == nil {
+		return nil
+	}
+	return t.proxy.Attach(t.pins)
+}
+
+// close lets go of it, but not of pins that are now another's.
+func (t *translator) close(other *translator) {
+	if t == nil {
+		return
+	}
+	t.proxy.Close()
+	if other == nil || other.pins != t.pins {
 		t.pins.Close()
 	}
 }

@@ -203,8 +203,8 @@ const MaxName = 63
 // Proxied says whether the edge stands between clients and servers of a service.
 func (s Service) Proxied() bool { return s.Strategy == Proxy }
 
-// OwnedRange is a range of ports that belongs to a service, by its id: its
-// place in the list of services, counted from 1.
+// OwnedRange is a range of ports that belongs to a service, by its place in the
+// list of services, counted from 1.
 type OwnedRange struct {
 	PortRange
 	Service uint16

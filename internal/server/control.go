@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"sync"
 
 	"smartcookie/internal/config"
 	"smartcookie/internal/control"
@@ -22,7 +23,7 @@ type speaker struct {
 	config   *config.Server
 	agent    *dataplane.Server
 	log      *slog.Logger
-	close    func()
+	close    func() // ends what it does, and waits
 }
 
 // speak opens the endpoint: edges greet it.
@@ -46,11 +47,12 @@ func speak(ctx context.Context, c *config.Server, log *slog.Logger, keeper *upke
 		ID: c.Control.ID, Domain: c.Control.Domain, Edges: edgesOf(c.Control.Edges),
 	}, edge.World(conn, keeper, log), agent, agent)
 	ctx, stop := context.WithCancel(ctx)
-	s := &speaker{endpoint, counts, c, agent, log, func() { stop(); conn.Close(); counts.Close() }}
+	var working sync.WaitGroup
+	s := &speaker{endpoint, counts, c, agent, log, func() { stop(); conn.Close(); working.Wait(); counts.Close() }}
 	s.tick()
-	go func() { _ = endpoint.Serve() }() // until the socket is closed
-	go s.announce(ctx)
-	go s.confirm(ctx)
+	working.Go(func() { _ = endpoint.Serve() }) // until the socket is closed
+	working.Go(func() { s.announce(ctx) })
+	working.Go(func() { s.confirm(ctx) })
 	return s, nil
 }
 

@@ -32,20 +32,25 @@ type Kernel interface {
 
 // Keeper does the upkeep of one agent.
 type Keeper struct {
-	path    string
-	domains []string
-	kernel  Kernel
-	read    func() keys.Reading
-	log     *slog.Logger
+	path string
+	read func() keys.Reading
+	log  *slog.Logger
 
-	file    *keys.File
-	stamp   stamp
+	supply
 	clock   *keys.Clock
-	until   uint64 // first epoch whose keys are not yet in the kernel
 	stepped bool   // a refused step has been reported
 	broken  string // the last error with the key file, reported once
 
 	control Control
+}
+
+// supply is what is kept where.
+type supply struct {
+	domains []string
+	kernel  Kernel
+	file    *keys.File
+	stamp   stamp
+	until   uint64 // first epoch whose keys are not yet in the kernel
 }
 
 // DomainError is a key domain that a service needs and the key file lacks.
@@ -69,8 +74,9 @@ type stamp struct {
 
 // New reads the key file, which must know every domain. Start must follow.
 func New(path string, domains []string, read func() keys.Reading, log *slog.Logger) (*Keeper, error) {
-	k := &Keeper{path: path, domains: domains, read: read, log: log}
-	file, stamp, err := k.load()
+	k := &Keeper{path: path, read: read, log: log}
+	k.domains = domains
+	file, stamp, err := k.load(domains)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +95,7 @@ func (k *Keeper) Epochs() uint64 {
 	return uint64(Ahead/k.Epoch()) + 1
 }
 
-func (k *Keeper) load() (*keys.File, stamp, error) {
+func (k *Keeper) load(domains []string) (*keys.File, stamp, error) {
 	st, err := stampOf(k.path)
 	if err != nil {
 		return nil, st, &keys.FileError{File: k.path, Err: cause(err)}
@@ -98,10 +104,14 @@ func (k *Keeper) load() (*keys.File, stamp, error) {
 	if err != nil {
 		return nil, st, err
 	}
-	for _, domain := range k.domains {
+	for _, domain := range domains {
 		if _, ok := file.Domains[domain]; !ok {
 			return nil, st, &DomainError{Domain: domain, File: k.path}
 		}
+	}
+	if k.file != nil && file.EpochSeconds != k.file.EpochSeconds {
+		err = fmt.Errorf("epoch length changed from %d to %d s: start the agent anew", k.file.EpochSeconds, file.EpochSeconds)
+		return nil, st, &keys.FileError{File: k.path, Err: err}
 	}
 	return file, st, nil
 }
@@ -139,6 +149,33 @@ func (k *Keeper) Start(kernel Kernel, offsetNS int64) error {
 	k.tickClock(now)
 	k.control.publish(k.file, k.OffsetNS())
 	return k.refill(now)
+}
+
+// Check says whether the key file, as it is now, does for these domains.
+func (k *Keeper) Check(domains []string) error {
+	_, _, err := k.load(domains)
+	return err
+}
+
+// Move goes on with other tables, for other domains, and writes all keys there;
+// the clock goes on as it is. What is returned moves back.
+func (k *Keeper) Move(kernel Kernel, domains []string) (back func(), err error) {
+	was := k.supply
+	back = func() {
+		k.supply = was
+		k.control.publish(k.file, k.OffsetNS())
+	}
+	file, st, err := k.load(domains)
+	if err != nil {
+		return back, err
+	}
+	k.supply, k.broken = supply{domains: domains, kernel: kernel, file: file, stamp: st}, ""
+	if err := k.refill(k.read()); err != nil {
+		back()
+		return back, err
+	}
+	k.control.publish(k.file, k.OffsetNS())
+	return back, nil
 }
 
 // OffsetNS is the clock's offset to coarse monotonic time.
@@ -185,10 +222,7 @@ func (k *Keeper) reload() {
 	if err == nil && st == k.stamp {
 		return
 	}
-	file, st, err := k.load()
-	if err == nil && file.EpochSeconds != k.file.EpochSeconds {
-		err = &keys.FileError{File: k.path, Err: fmt.Errorf("epoch length changed from %d to %d s: start the agent anew", k.file.EpochSeconds, file.EpochSeconds)}
-	}
+	file, st, err := k.load(k.domains)
 	if err != nil {
 		if err.Error() != k.broken {
 			k.broken = err.Error()

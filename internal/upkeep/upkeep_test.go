@@ -361,10 +361,10 @@ func TestLoopEndsWithItsContextOrTheAgent(t *testing.T) {
 	cancel()
 	never, nothing := func() bool { return false }, func() {}
 	log := slog.New(slog.NewTextHandler(&b.log, nil))
-	if err := Loop(ctx, log, b.keeper, never, nothing); err != nil || b.logged("the protection goes on") != 1 {
+	if err := Loop(ctx, log, b.keeper, Work{Gone: never, Tick: nothing}); err != nil || b.logged("the protection goes on") != 1 {
 		t.Errorf("%v: %s", err, &b.log)
 	}
-	if err := Loop(t.Context(), log, b.keeper, func() bool { return true }, nothing); err != nil || b.logged("msg=detached") != 1 {
+	if err := Loop(t.Context(), log, b.keeper, Work{Gone: func() bool { return true }, Tick: nothing}); err != nil || b.logged("msg=detached") != 1 {
 		t.Errorf("%v: %s", err, &b.log)
 	}
 }
@@ -379,4 +379,36 @@ func TestSystemClocksAreCoarseMonotonicAndReal(t *testing.T) {
 	if later := SystemClocks(); later.MonotonicNS < r.MonotonicNS {
 		t.Error("monotonic time runs back")
 	}
+}
+
+func TestKeeperMovesToOtherTablesAndBack(t *testing.T) {
+	b := newBench(t, "default", "inner")
+	b.start()
+	first, next := b.kernel, newKernel(1)
+	if _, err := b.keeper.Move(next, []string{"nobody"}); err == nil || b.keeper.Check([]string{"nobody"}) == nil {
+		t.Fatal("moved for a domain that the key file lacks")
+	}
+	back, err := b.keeper.Move(next, []string{"inner"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.kernel = next
+	b.wantKeys()
+	b.clocks.mono += time.Hour
+	b.tick()
+	b.wantKeys()
+	if n := first.writes; n == 0 || next.offset != b.keeper.OffsetNS() {
+		t.Errorf("%d keys at first; the clock is %d, want %d", n, next.offset, b.keeper.OffsetNS())
+	}
+	back()
+	b.kernel = first
+	b.tick()
+	b.wantKeys()
+
+	next.fail = errors.New("no room")
+	if _, err := b.keeper.Move(next, []string{"inner"}); err == nil {
+		t.Error("moved to tables that take no keys")
+	}
+	b.tick()
+	b.wantKeys()
 }
