@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"smartcookie/internal/policy"
 	"smartcookie/test/wire"
@@ -144,6 +145,15 @@ const hostEpoch = 300 * time.Millisecond
 // hostShape is an edge whose kernel makes the keys itself, by its own clock.
 func hostShape(t *testing.T) edgeAgent {
 	t.Helper()
+	e := hostToStart(t)
+	if err := e.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return edgeAgent{agent{&e.tables, t}, &e.objects}
+}
+
+func hostToStart(t *testing.T) *Edge {
+	t.Helper()
 	needRoot(t)
 	lo := []Interface{{Name: "lo", Index: 1}}
 	one := []policy.Service{services[web-1]}
@@ -161,10 +171,23 @@ func hostShape(t *testing.T) edgeAgent {
 	if err := e.HostKey(6); err != nil {
 		t.Fatal(err)
 	}
+	return e
+}
+
+// The clock that packets are judged by is up to a tick behind: right after an epoch
+// has begun it is still that of the last one.
+func TestHostThatStartsWithAnEpochHasAKey(t *testing.T) {
+	e := hostToStart(t)
+	const soon = int64(100 * time.Microsecond)
+	for now := (unix.Timespec{Nsec: soon + 1}); now.Nano()%int64(hostEpoch) > soon; {
+		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := e.Start(); err != nil {
 		t.Fatal(err)
 	}
-	return edgeAgent{agent{&e.tables, t}, &e.objects}
+	edgeAgent{agent{&e.tables, t}, &e.objects}.handshake(syn4(linuxOptions))
 }
 
 // The kernel's timer makes the keys: no daemon takes part. A machine that
