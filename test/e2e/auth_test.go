@@ -94,8 +94,18 @@ func TestWhitelistOutlivesItsDaemon(t *testing.T) {
 			if err := second.Stop(); err != nil {
 				t.Fatal(err)
 			}
-			// What is protected is another service now: nobody is known to it.
-			edgeThatChallenges(t, l, s, "  - name: other\n    prefixes: [192.0.2.1]\n    ports: [80]\n")
+			// It is known to that service, whatever others there are, but to none of
+			// another name.
+			third := edgeThatChallenges(t, l, s, "  - name: other\n    prefixes: [192.0.2.1]\n    ports: [80]\n")
+			trial.exchange(1000).mustRun(t, trial.stacks[0], 0, address)
+			if met := metChallenges(t, l); met != 1 {
+				t.Errorf("%d challenges were met, want 1", met)
+			}
+			if err := third.Stop(); err != nil {
+				t.Fatal(err)
+			}
+			text := strings.Replace(l.EdgeConfig(keysOf(t, l)), "name: web", "name: new", 1) + "    strategy: " + s.defence + "\n"
+			startAgent(t, l, l.Edge.Namespace, "edge", "-c", fileOf(t, l, "edge.yaml", text))
 			trial.meet(t, trial.stacks[0], address, contactsLimit)
 			if met := metChallenges(t, l); met != 2 {
 				t.Errorf("%d challenges were met, want 2", met)
