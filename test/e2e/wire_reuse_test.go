@@ -67,20 +67,27 @@ func stubbornTimeWait(t *testing.T, w *wireLab, v6 bool) {
 // What GRO has merged is one packet to the agent, also when a copy of it is
 // queued again behind the reset of an old socket.
 func TestMergedFirstFlightStaysIntact(t *testing.T) {
+	flightsInEveryState(t, (*wireLab).mergeAtServer, mergedFlightArrives)
+}
+
+// flightsInEveryState has a flight meet each state of an old socket, and none. What
+// arrives says whether it has come as it was to: that is a matter of time, so try
+// again.
+func flightsInEveryState(t *testing.T, prepare func(*wireLab, *testing.T), arrives func(*testing.T, *wireLab, wireState, bool) bool) {
+	t.Helper()
 	for _, shape := range []wireShape{wireRoute, wireHost} {
 		t.Run(shape.name, func(t *testing.T) {
 			w := newWire(t, shape, wireSettings{})
-			w.mergeAtServer(t)
+			prepare(w, t)
 			for _, state := range append([]wireState{{name: "new port"}}, wireStates...) {
 				wireFamilies(t, func(t *testing.T, v6 bool) {
 					t.Run(state.name, func(t *testing.T) {
-						// Whether GRO merges is a matter of time: try again.
 						for range 10 {
-							if mergedFlightArrives(t, w, state, v6) {
+							if arrives(t, w, state, v6) {
 								return
 							}
 						}
-						t.Fatal("nothing was merged: the test has not tested what it should")
+						t.Fatal("no flight has come as it was to: the test has not tested what it should")
 					})
 				})
 			}
@@ -114,24 +121,31 @@ func (w *wireLab) setServerPort(t *testing.T, name string, value int) {
 // TC sees a batch of packets before TCP sees the first of them: what comes behind
 // the packet that makes the connection waits for it, and none has to be sent again.
 func TestFirstFlightInOneBatchStaysWhole(t *testing.T) {
-	for _, shape := range []wireShape{wireRoute, wireHost} {
-		t.Run(shape.name, func(t *testing.T) {
-			w := newWire(t, shape, wireSettings{})
-			w.batchAtServer(t)
-			for _, state := range append([]wireState{{name: "new port"}}, wireStates...) {
-				wireFamilies(t, func(t *testing.T, v6 bool) {
-					t.Run(state.name, func(t *testing.T) {
-						// Whether all are in one batch is a matter of time: try again.
-						for range 10 {
-							if batchedFlightArrives(t, w, state, v6) {
-								return
-							}
-						}
-						t.Fatal("no packet met its connection too early: the test has not tested what it should")
-					})
-				})
-			}
-		})
+	flightsInEveryState(t, (*wireLab).batchAtServer, batchedFlightArrives)
+}
+
+// newcomer is a client that has its SYN-ACK, from a port with an old socket or a
+// new one, and how many connections the server has accepted before his.
+func (w *wireLab) newcomer(t *testing.T, s *wireServer, state wireState, v6 bool) (f *wireFlow, accepted int) {
+	t.Helper()
+	f = w.flow(t, v6)
+	if state.arrange != nil {
+		state.arrange(f, s)
+		w.awaitState(t, f, state.state)
+		f = f.reuse()
+	}
+	s.becomes(wireEcho)
+	accepted = len(s.conns())
+	f.open()
+	return f, accepted
+}
+
+// arrivesWhole wants the server to have a flight, and to have answered it.
+func (s *wireServer) arrivesWhole(t *testing.T, f *wireFlow, accepted int, stream []byte) {
+	t.Helper()
+	f.expectStream(string(stream))
+	if got, _ := s.conn(accepted).read(); !bytes.Equal(got, stream) {
+		t.Fatalf("the server has received %d bytes, want %d", len(got), len(stream))
 	}
 }
 
@@ -140,15 +154,7 @@ func TestFirstFlightInOneBatchStaysWhole(t *testing.T) {
 func batchedFlightArrives(t *testing.T, w *wireLab, state wireState, v6 bool) bool {
 	s := w.serve(t, state.mode)
 	defer s.stop()
-	f := w.flow(t, v6)
-	if state.arrange != nil {
-		state.arrange(f, s)
-		w.awaitState(t, f, state.state)
-		f = f.reuse()
-	}
-	s.becomes(wireEcho)
-	accepted := len(s.conns())
-	f.open()
+	f, accepted := w.newcomer(t, s, state, v6)
 	before := w.verdicts(t)
 	frames := [][]byte{f.frame(0, wireACK, nil)}
 	var stream []byte
@@ -158,10 +164,7 @@ func batchedFlightArrives(t *testing.T, w *wireLab, state wireState, v6 bool) bo
 		stream = append(stream, segment...)
 	}
 	f.emit(frames...)
-	f.expectStream(string(stream))
-	if got, _ := s.conn(accepted).read(); !bytes.Equal(got, stream) {
-		t.Fatalf("the server has received %d bytes, want %d", len(got), len(stream))
-	}
+	s.arrivesWhole(t, f, accepted, stream)
 	w.expect(t, before, wireVerdicts{"setup": 1, "drop_bad_cookie": 0, "drop_stubborn_socket": 0, "drop_early": 0, "drop_refused": 0})
 	return w.verdicts(t).since(before)["requeue_early"] > 0
 }
@@ -170,16 +173,8 @@ func batchedFlightArrives(t *testing.T, w *wireLab, state wireState, v6 bool) bo
 func mergedFlightArrives(t *testing.T, w *wireLab, state wireState, v6 bool) bool {
 	s := w.serve(t, state.mode)
 	defer s.stop()
-	f := w.flow(t, v6)
-	if state.arrange != nil {
-		state.arrange(f, s)
-		w.awaitState(t, f, state.state)
-		f = f.reuse()
-	}
-	s.becomes(wireEcho)
-	accepted := len(s.conns())
 	tap := newWireTap(t, w.Server.Namespace, w.Server.Port)
-	f.open()
+	f, accepted := w.newcomer(t, s, state, v6)
 	before := w.verdicts(t)
 	var frames [][]byte
 	var stream []byte
@@ -188,10 +183,7 @@ func mergedFlightArrives(t *testing.T, w *wireLab, state wireState, v6 bool) boo
 		stream = append(stream, wireSegment(i)...)
 	}
 	f.emit(frames...)
-	f.expectStream(string(stream))
-	if got, _ := s.conn(accepted).read(); !bytes.Equal(got, stream) {
-		t.Fatalf("the server has received %d bytes, want %d", len(got), len(stream))
-	}
+	s.arrivesWhole(t, f, accepted, stream)
 	w.expect(t, before, wireVerdicts{"setup": 1, "drop_stubborn_socket": 0, "drop_refused": 0})
 	merged := tap.frames(func(frame wireFrame) bool {
 		p, ok := parseWirePacket(frame.bytes)
