@@ -9,38 +9,20 @@ import (
 	"smartcookie/internal/upkeep"
 )
 
-// reload goes on by the file as it is now. An agent is made anew beside the one
-// that works, takes over what it knows, and its programs are put in the place
-// of the others: what a start of a new daemon does. A file that is wrong, or asks
-// for what only a start can do, changes nothing. The error is of a daemon that
-// cannot go on.
+// reload makes an agent anew beside the one that works. It takes over what that
+// knows, and its programs are put in the place of the others: what a start of a new
+// daemon does.
 func (d *daemon) reload(ctx context.Context) error {
-	next, err := d.options.Read()
-	if err != nil {
-		upkeep.Refuse(d.options.Log, err)
-		return nil
-	}
-	changes := next.Since(d.config)
-	if err := d.admit(next, &changes); err != nil {
-		upkeep.Refuse(d.options.Log, err)
-		return nil
-	}
-	if !changes.None() {
-		if err := d.change(ctx, next); err != nil {
-			return err
-		}
-	}
-	if changes.None() || d.config == next {
-		upkeep.Tell(d.options.Log, &changes)
-	}
-	return nil
+	return upkeep.Reload[*config.Edge]{
+		Read:   d.options.Read,
+		Since:  func(next *config.Edge) config.Changes { return next.Since(d.config) },
+		Admit:  d.admit,
+		Change: func(next *config.Edge) (refused, err error) { return d.change(ctx, next) },
+	}.Do(d.options.Log)
 }
 
 // admit says what is wrong with a configuration, before anything is done.
-func (d *daemon) admit(next *config.Edge, changes *config.Changes) error {
-	if err := changes.Refusal(); err != nil {
-		return err
-	}
+func (d *daemon) admit(next *config.Edge) error {
 	// What devices can do is looked at when a daemon starts.
 	next.Outside, next.Inside = d.config.Outside, d.config.Inside
 	if err := checkForwarding(next); err != nil {
@@ -68,11 +50,11 @@ func (d *daemon) admit(next *config.Edge, changes *config.Changes) error {
 
 // change puts an agent by another configuration in the place of this one. If it
 // cannot, this one is back. What is done beside the programs rests meanwhile.
-func (d *daemon) change(ctx context.Context, c *config.Edge) error {
+func (d *daemon) change(ctx context.Context, c *config.Edge) (refused, err error) {
 	before := d.stage
 	next, err := d.load(c)
 	if err != nil {
-		return d.restore(ctx, before, err)
+		return err, d.restore(ctx, before, err)
 	}
 	before.rest(false)
 	back, err := d.keeper.Move(next.agent, DomainsOf(c.Services))
@@ -86,7 +68,7 @@ func (d *daemon) change(ctx context.Context, c *config.Edge) error {
 	if err != nil {
 		back()
 		next.drop(before.proxy)
-		return d.restore(ctx, before, err)
+		return err, d.restore(ctx, before, err)
 	}
 	d.scrapes.Show(d.shown())
 	before.proxy.close(next.proxy)
@@ -94,10 +76,10 @@ func (d *daemon) change(ctx context.Context, c *config.Edge) error {
 	if err := d.settle(next); err != nil {
 		d.options.Log.Error(err.Error())
 	}
-	return nil
+	return nil, nil
 }
 
-// restore has the stage before go on, and tells why.
+// restore has the stage before go on.
 func (d *daemon) restore(ctx context.Context, before *stage, cause error) error {
 	before.rest(false)
 	d.stage = before
@@ -109,6 +91,5 @@ func (d *daemon) restore(ctx context.Context, before *stage, cause error) error 
 		return fmt.Errorf("reload: %w; back to what was before: %w", cause, err)
 	}
 	d.scrapes.Show(d.shown())
-	upkeep.Refuse(d.options.Log, cause)
 	return nil
 }

@@ -9,34 +9,18 @@ import (
 	"smartcookie/internal/upkeep"
 )
 
-// reload goes on by the file as it is now, as an edge's does.
+// reload does as an edge's.
 func (d *daemon) reload(ctx context.Context) error {
-	next, err := d.options.Read()
-	if err != nil {
-		upkeep.Refuse(d.options.Log, err)
-		return nil
-	}
-	changes := next.Since(d.config)
-	if err := d.admit(next, &changes); err != nil {
-		upkeep.Refuse(d.options.Log, err)
-		return nil
-	}
-	if !changes.None() {
-		if err := d.change(ctx, next); err != nil {
-			return err
-		}
-	}
-	if changes.None() || d.config == next {
-		upkeep.Tell(d.options.Log, &changes)
-	}
-	return nil
+	return upkeep.Reload[*config.Server]{
+		Read:   d.options.Read,
+		Since:  func(next *config.Server) config.Changes { return next.Since(d.config) },
+		Admit:  d.admit,
+		Change: func(next *config.Server) (refused, err error) { return d.change(ctx, next) },
+	}.Do(d.options.Log)
 }
 
 // admit says what is wrong with a configuration, before anything is done.
-func (d *daemon) admit(next *config.Server, changes *config.Changes) error {
-	if err := changes.Refusal(); err != nil {
-		return err
-	}
+func (d *daemon) admit(next *config.Server) error {
 	next.Interfaces, next.Tenants = d.config.Interfaces, d.config.Tenants
 	if err := d.keeper.Check(edge.DomainsOf(next.Services)); err != nil {
 		return upkeep.AtDomain(next, err)
@@ -52,17 +36,15 @@ func (d *daemon) admit(next *config.Server, changes *config.Changes) error {
 
 // change puts an agent by another configuration in the place of this one. If it
 // cannot, this one is back. What is done beside the programs rests meanwhile.
-func (d *daemon) change(ctx context.Context, c *config.Server) error {
+func (d *daemon) change(ctx context.Context, c *config.Server) (refused, err error) {
 	watch := NewWatch(c.Services, d.options.Log)
 	if err := watch.Start(); err != nil {
-		upkeep.Refuse(d.options.Log, err)
-		return nil
+		return err, nil
 	}
 	before := d.stage
 	next, err := d.load(c, watch)
 	if err != nil {
-		upkeep.Refuse(d.options.Log, err)
-		return nil
+		return err, nil
 	}
 	before.rest(false)
 	back, err := d.keeper.Move(next.agent, edge.DomainsOf(c.Services))
@@ -77,14 +59,14 @@ func (d *daemon) change(ctx context.Context, c *config.Server) error {
 		back()
 		next.rest(false)
 		next.agent.Close()
-		return d.restore(ctx, before, err)
+		return err, d.restore(ctx, before, err)
 	}
 	d.scrapes.Show(d.shown())
 	before.agent.Close()
-	return nil
+	return nil, nil
 }
 
-// restore has the stage before go on, and tells why.
+// restore has the stage before go on.
 func (d *daemon) restore(ctx context.Context, before *stage, cause error) error {
 	d.stage = before
 	err := before.agent.Attach(d.pins)
@@ -95,6 +77,5 @@ func (d *daemon) restore(ctx context.Context, before *stage, cause error) error 
 		return fmt.Errorf("reload: %w; back to what was before: %w", cause, err)
 	}
 	d.scrapes.Show(d.shown())
-	upkeep.Refuse(d.options.Log, cause)
 	return nil
 }
